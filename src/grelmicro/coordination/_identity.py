@@ -1,0 +1,50 @@
+"""Who a primitive is towards its backend, and the tokens of its acquisitions."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from uuid import UUID, uuid1
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - the one value that must differ between parent and child
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def random_hex() -> str:
+    """Return 16 random hexadecimal digits."""
+    return os.urandom(8).hex()
+
+
+def random_uuid1() -> str:
+    """Return a version 1 UUID with a random node (RFC 9562, section 5.1), since containers share MAC addresses."""
+    return str(uuid1(node=secrets.randbits(48) | (1 << 40), clock_seq=secrets.randbits(14)))
+
+
+class Identity:
+    """A worker's name: as given, or made on first use and made anew in a forked child."""
+
+    def __init__(self, worker: str | UUID | None, generate: Callable[[], str]) -> None:
+        self._given = None if worker is None else str(worker)
+        self._generate = generate
+        self._made: tuple[int, str] | None = None
+
+    @property
+    def worker(self) -> str:
+        """The worker's name in this process."""
+        if self._given is not None:
+            return self._given
+        if self._made is None or self._made[0] != _forks:
+            self._made = (_forks, self._generate())
+        return self._made[1]
+
+    def new_token(self) -> str:
+        """Return a token that no other acquisition has, whatever shares the worker's name."""
+        return f"{self.worker}:{random_hex()}"

@@ -1,0 +1,1 @@
+"""One provider per vendor: its settings, its client, its lifetime."""
