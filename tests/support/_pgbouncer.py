@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 from tests.support._process import HOST, Server, ServerUnavailableError, answers, unprivileged
@@ -70,6 +71,12 @@ server_login_retry = 1
 
     def _ready(self) -> bool:
         return answers(self.directory / f".s.PGSQL.{self.port}", SSL_REQUEST, b"N")
+
+    @property
+    def version(self) -> str:
+        """What runs here."""
+        done = subprocess.run([_binary(), "--version"], check=True, capture_output=True, text=True)
+        return done.stdout.splitlines()[0]
 
     @property
     def url(self) -> str:
