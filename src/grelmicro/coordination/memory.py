@@ -1,0 +1,153 @@
+"""Locks, elections and schedules in this process's memory, on asyncio and on trio.
+
+Every decision is synchronous, hence atomic, and follows the only checkpoint of its call: a cancelled call
+has changed nothing. A release has no checkpoint at all, so that clean-up in a cancelled scope takes effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from anyio.lowlevel import checkpoint
+from typing_extensions import override
+
+from grelmicro.coordination import _lease
+from grelmicro.coordination._adapter import ProviderAdapter
+from grelmicro.coordination._clock import utc, wall_time
+from grelmicro.coordination.abc import LeaderElectionBackend, LockBackend, ScheduleBackend
+from grelmicro.providers.memory import MemoryProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from grelmicro.coordination.abc import LeaderRecord
+    from grelmicro.providers.memory import MemoryStore
+
+__all__ = ["MemoryLeaderElectionAdapter", "MemoryLockAdapter", "MemoryScheduleAdapter"]
+
+_ELECTION_MEMORY = 3600.0  # seconds for which an election without a leader is remembered, for its transitions
+
+
+class _MemoryAdapter(ProviderAdapter[MemoryProvider]):
+    def __init__(self, *, provider: MemoryProvider | None = None) -> None:
+        super().__init__(provider)
+
+    @classmethod
+    @override
+    def _new_provider(cls) -> MemoryProvider:
+        return MemoryProvider()
+
+    @property
+    def _store(self) -> MemoryStore:
+        return self._provider.client
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class MemoryLockAdapter(_MemoryAdapter, LockBackend):
+    """A `LockBackend` for the tasks and threads of one process; usable without being opened.
+
+    Adapters of one provider see the same locks; an adapter made without one has locks of its own.
+    """
+
+    component_keyword: ClassVar[str] = "lock"
+
+    @override
+    async def acquire(self, *, name: str, token: str, duration: float) -> int | None:
+        await checkpoint()
+        store = self._store
+        with store.guard:
+            now = store.now()
+            lease = _lease.take(store.locks.get(name), token, duration, now, fence=store.mint())
+            if lease is None:
+                return None
+            store.locks.put(name, lease, lease.expires_at, now)
+            return lease.fence
+
+    @override
+    async def release(self, *, name: str, token: str) -> bool:
+        store = self._store
+        with store.guard:
+            owned = _lease.is_owned(store.locks.get(name), token, store.now())
+            if owned:
+                store.locks.pop(name)
+            return owned
+
+    @override
+    async def locked(self, *, name: str) -> bool:
+        await checkpoint()
+        store = self._store
+        with store.guard:
+            return _lease.is_live(store.locks.get(name), store.now())
+
+    @override
+    async def owned(self, *, name: str, token: str) -> bool:
+        await checkpoint()
+        store = self._store
+        with store.guard:
+            return _lease.is_owned(store.locks.get(name), token, store.now())
+
+
+class MemoryLeaderElectionAdapter(_MemoryAdapter, LeaderElectionBackend):
+    """A `LeaderElectionBackend` for one process; usable without being opened.
+
+    `transitions` is counted on for an hour after a lease ended, and starts at 0 after that.
+    """
+
+    component_keyword: ClassVar[str] = "election"
+
+    @override
+    async def acquire_or_renew(
+        self, *, name: str, token: str, duration: float, metadata: Mapping[str, str] | None = None
+    ) -> LeaderRecord:
+        await checkpoint()
+        store = self._store
+        with store.guard:
+            now = store.now()
+            held = store.elections.get(name)
+            lease = _lease.campaign(held, token, duration, now, at=utc(wall_time()), metadata=metadata)
+            if lease is not held:
+                store.elections.put(name, lease, lease.expires_at + _ELECTION_MEMORY, now)
+            return lease.record
+
+    @override
+    async def release(self, *, name: str, token: str) -> bool:
+        store = self._store
+        with store.guard:
+            now = store.now()
+            lease = store.elections.get(name)
+            if lease is None or not _lease.is_owned(lease, token, now):
+                return False
+            store.elections.put(name, replace(lease, expires_at=now), now + _ELECTION_MEMORY, now)
+            return True
+
+    @override
+    async def get(self, *, name: str) -> LeaderRecord | None:
+        await checkpoint()
+        store = self._store
+        with store.guard:
+            lease = store.elections.get(name)
+            return lease.record if lease is not None and _lease.is_live(lease, store.now()) else None
+
+
+class MemoryScheduleAdapter(_MemoryAdapter, ScheduleBackend):
+    """A `ScheduleBackend` for one process; usable without being opened. It keeps one number per schedule."""
+
+    component_keyword: ClassVar[str] = "schedule"
+
+    @override
+    async def claim(self, name: str, due: float) -> bool:
+        await checkpoint()
+        store = self._store
+        with store.guard:
+            claimed = _lease.claims(store.fires.get(name), due)
+            if claimed:
+                store.fires[name] = due
+            return claimed
+
+    @override
+    async def last_fired(self, name: str) -> float | None:
+        await checkpoint()
+        return self._store.fires.get(name)

@@ -1,0 +1,108 @@
+"""What a memory provider keeps: leases and fires of this process, on a clock that outlives event loops."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import ref
+
+import anyio
+from anyio.lowlevel import current_token
+
+from grelmicro.coordination._clock import wall_time
+from grelmicro.coordination._lease import next_fence
+
+if TYPE_CHECKING:
+    from grelmicro.coordination._lease import ElectionLease, Lease
+
+T = TypeVar("T")
+
+_log = logging.getLogger("grelmicro.memory")
+
+_SWEEP = 2  # more than one look per store: what has ended goes faster than it comes
+
+
+class Expiring(Generic[T]):
+    """Values by name, each until its time; every store drops a few of those that are over.
+
+    It holds at most a small multiple of what was live at once, without a timer and without a long pause.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, tuple[T, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, name: str) -> T | None:
+        """Return the value, which may be over its time, or None."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry[0]
+
+    def put(self, name: str, value: T, until: float, now: float) -> None:
+        """Store a value that may be dropped from `until` on."""
+        self._entries[name] = value, until
+        for oldest in [name for name, _ in zip(self._entries, range(_SWEEP), strict=False)]:
+            entry = self._entries.pop(oldest)
+            if now < entry[1]:
+                self._entries[oldest] = entry
+
+    def pop(self, name: str) -> None:
+        """Forget the value, if there is one."""
+        self._entries.pop(name, None)
+
+
+class MemoryStore:
+    """The state of one memory provider. It coordinates one process, and nothing else."""
+
+    def __init__(self) -> None:
+        self.locks: Expiring[Lease] = Expiring()
+        self.elections: Expiring[ElectionLease] = Expiring()
+        self.fires: dict[str, float] = {}
+        self.guard = threading.Lock()
+        """Held around each decision, since two threads may run a loop each."""
+        self._fence = 0
+        self._pid = os.getpid()
+        self._warned = False
+        self._loop: ref[Any] | None = None
+        self._time = 0.0
+        self._loop_time = 0.0
+        self._real_time = time.monotonic()
+
+    def now(self) -> float:
+        """Return seconds: the running loop's clock, and real time from one loop to the next."""
+        self._warn_of_processes()
+        loop, loop_time, real_time = current_token().native_token, anyio.current_time(), time.monotonic()
+        if self._loop is not None and self._loop() is loop:
+            elapsed = loop_time - self._loop_time
+        else:
+            elapsed = real_time - self._real_time
+            self._loop = ref(loop)
+        self._loop_time, self._real_time = loop_time, real_time
+        self._time += max(0.0, elapsed)
+        return self._time
+
+    def mint(self) -> int:
+        """Return a fencing token larger than every earlier one."""
+        self._fence = next_fence(self._fence, wall_time())
+        return self._fence
+
+    def _warn_of_processes(self) -> None:
+        if self._warned:
+            return
+        if os.getpid() != self._pid:
+            problem = "was made before this process was forked off"
+        elif multiprocessing.parent_process() is not None:
+            problem = "is used in a process started by multiprocessing, perhaps one of several workers"
+        else:
+            return
+        self._warned = True
+        _log.warning(
+            "A memory backend %s. It lives in one process: its locks, elections and schedules exclude nobody "
+            "in another. Use Redis or PostgreSQL where several processes share work.",
+            problem,
+        )
