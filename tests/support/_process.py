@@ -35,7 +35,7 @@ class ServerUnavailableError(Exception):
 
 def private_directory() -> Path:
     """Make a directory that other users can pass through, short enough for a socket path."""
-    parent = "/tmp" if os.access("/tmp", os.W_OK) else None  # noqa: S108
+    parent = "/tmp" if os.access("/tmp", os.W_OK) else None
     directory = Path(tempfile.mkdtemp(prefix="grel-", dir=parent))
     directory.chmod(0o711)
     return directory
@@ -44,7 +44,8 @@ def private_directory() -> Path:
 def free_port() -> int:
     """Find a port below the range of outgoing connections.
 
-    Inside that range a client that reconnects to a stopped server can be given the server's port, or connect to itself.
+    Inside that range a client that reconnects to a stopped server can be given the server's port, or connect
+    to itself.
     """
     for _ in range(100):
         port = 12_000 + secrets.randbelow(20_000)
@@ -123,7 +124,7 @@ class Server(ABC):
     def _ready(self) -> bool:
         """Tell whether the server serves."""
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> None:  # noqa: B027
         """Lay out the directory, before the first start."""
 
     def _popen_arguments(self) -> dict[str, Any]:
@@ -219,7 +220,7 @@ class Server(ABC):
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _save(self) -> None:
+    def _save(self) -> None:  # noqa: B027
         """Write to disk what a stop would lose."""
 
     def _erase(self) -> None:

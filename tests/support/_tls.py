@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trustme
+
 from tests.support._process import HOST, Server
 
 if TYPE_CHECKING:
@@ -38,13 +39,21 @@ class TlsFront(Server):
 
     def _command(self) -> Sequence[object]:
         host, port = self._target
-        return [sys.executable, Path(__file__).with_name("proxy.py"), host, port, self.port, self._server_file]
+        return [
+            sys.executable,
+            Path(__file__).with_name("proxy.py"),
+            host,
+            port,
+            self.port,
+            self._server_file,
+        ]
 
     def _ready(self) -> bool:
         context = ssl.create_default_context(cafile=str(self.ca_file))
         try:
-            with socket.create_connection(self.address, timeout=1) as plain, context.wrap_socket(
-                plain, server_hostname=HOST
+            with (
+                socket.create_connection(self.address, timeout=1) as plain,
+                context.wrap_socket(plain, server_hostname=HOST),
             ):
                 return True
         except OSError:

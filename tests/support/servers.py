@@ -1,4 +1,4 @@
-"""Real servers for the tests, from wheels and from the system, each on a free port in a directory of its own."""
+"""Real servers for the tests, each on a free port in a directory of its own."""
 
 from tests.support._pgbouncer import PgBouncer
 from tests.support._postgres import PostgresServer

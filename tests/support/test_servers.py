@@ -40,7 +40,7 @@ def test_valkey_asks_for_its_password() -> None:
     with ValkeyServer(password="hush") as server:
         with redis.Redis.from_url(server.url) as client:
             assert client.ping()
-        with redis.Redis(port=server.port) as client, pytest.raises(redis.AuthenticationError):
+        with redis.Redis(port=server.port, retry=None) as client, pytest.raises(redis.AuthenticationError):
             client.ping()
 
 
@@ -89,7 +89,12 @@ def test_a_taken_port_is_left_for_another() -> None:
 
 
 def test_servers_end_with_a_process_that_had_no_time_to_clean_up() -> None:
-    program = "from tests.support.servers import ValkeyServer as V; s = V(); print(s.pid, s.directory); s.wait = input()"
+    program = (
+        "from tests.support.servers import ValkeyServer\n"
+        "server = ValkeyServer()\n"
+        "print(server.pid, server.directory, flush=True)\n"
+        "input()\n"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -144,7 +149,8 @@ async def test_cluster_spreads_names_over_its_nodes(cluster: ValkeyCluster, uniq
 def test_tls_front_is_trusted_by_its_authority_only(redis_tls: TlsFront) -> None:
     with redis.Redis.from_url(redis_tls.url) as client:
         assert client.ping()
-    with redis.Redis(port=redis_tls.port, ssl=True, retry=None) as client, pytest.raises(redis.ConnectionError):
+    stranger = redis.Redis(port=redis_tls.port, ssl=True, retry=None)
+    with stranger as client, pytest.raises(redis.ConnectionError):
         client.ping()
 
 
@@ -154,7 +160,9 @@ async def test_postgres_url_answers(postgres_url: str) -> None:
     await connection.close()
 
 
-async def test_postgres_database_is_empty_and_its_own(postgres_database: str, postgres_server: PostgresServer) -> None:
+async def test_postgres_database_is_empty_and_its_own(
+    postgres_database: str, postgres_server: PostgresServer
+) -> None:
     connection = await asyncpg.connect(postgres_database)
     await connection.execute("CREATE TABLE t (n int)")
     await connection.close()
