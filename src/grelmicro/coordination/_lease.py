@@ -50,7 +50,7 @@ def is_owned(lease: Lease | ElectionLease | None, token: str, now: float) -> boo
 
 
 def next_fence(last: int, epoch: float) -> int:
-    """Return the fencing token after `last`: no less than the time in microseconds, so losing `last` is safe."""
+    """Return the fencing token after `last`: at least the time in microseconds, so losing `last` is safe."""
     return max(last + 1, int(epoch * 1_000_000))
 
 

@@ -1,0 +1,11 @@
+"""Suites for authors of backends: subclass one in a test module, give it a `backend` fixture, run pytest."""
+
+import pytest
+
+# Before the modules are imported: only then does pytest explain their failed assertions.
+_MODULES = ("_base", "_lock_leases", "_lock_names", "_lock_races", "lock")
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
+
+from grelmicro.testing.conformance.lock import LockBackendSuite  # noqa: E402
+
+__all__ = ["LockBackendSuite"]

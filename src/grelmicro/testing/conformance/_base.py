@@ -1,0 +1,122 @@
+"""What the conformance suites share: an author's knobs, races, and cancellation at a chosen turn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+from uuid import uuid4
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint, current_token
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+T = TypeVar("T")
+
+LONG = 30.0
+"""Seconds of a lease that must not end during a test."""
+
+SHORT = 0.2
+"""Seconds of a lease that is let lapse."""
+
+MAX_FENCE = 2**53
+"""What a double, and so JavaScript and Lua, can still count."""
+
+CANCELLED_TURNS = range(21)
+
+
+class BackendSuite:
+    """Knobs for the author of a backend, who overrides what differs.
+
+    The author's subclass, or its module, has a fixture `backend` that yields an open backend, and may have a
+    fixture `anyio_backend` that chooses the event loops to run on.
+    """
+
+    pytestmark: ClassVar[Sequence[pytest.MarkDecorator]] = [pytest.mark.anyio]
+
+    min_lease: ClassVar[float] = 0.0
+    """Seconds of the shortest lease; a shorter one lasts this long. `lease_of` can say more."""
+
+    grace: ClassVar[float] = 0.05
+    """Seconds after the end of a lease by which the backend has noticed."""
+
+    racers: ClassVar[int] = 50
+    """How many tasks race for one name."""
+
+    @pytest.fixture
+    def unique(self) -> str:
+        """Return a prefix for names that no other test uses."""
+        return f"c{uuid4().hex[:12]}"
+
+    def lease_of(self, duration: float) -> float:
+        """Return the seconds for which the backend grants a lease of `duration` seconds."""
+        return max(duration, self.min_lease)
+
+    async def lapse(self, seconds: float) -> None:
+        """Let that many seconds pass for the backend, whose clock may be one that can be moved."""
+        await anyio.sleep(seconds)
+
+    async def outlive(self, duration: float) -> None:
+        """Let a lease of `duration` seconds, granted just now, lapse."""
+        await self.lapse(self.lease_of(duration) + self.grace)
+
+
+async def concurrently(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    """Run the calls at the same time and return what each returned, in their order."""
+    results: dict[int, T] = {}
+
+    async def run(index: int, call: Callable[[], Awaitable[T]]) -> None:
+        results[index] = await call()
+
+    async with anyio.create_task_group() as tasks:
+        for index, call in enumerate(calls):
+            tasks.start_soon(run, index, call)
+    return [results[index] for index in range(len(calls))]
+
+
+async def cancelled_by_scope(call: Callable[[], Awaitable[object]], turns: int) -> bool:
+    """Cancel the call by an anyio scope after that many turns of the loop; say whether it was too late."""
+    finished = False
+
+    async def run() -> None:
+        nonlocal finished
+        await call()
+        finished = True
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await _turns(turns, lambda: finished)
+        tasks.cancel_scope.cancel()
+    return finished
+
+
+async def cancelled_natively(call: Callable[[], Awaitable[object]], turns: int) -> bool:
+    """Cancel the call by asyncio's `task.cancel()`, which no anyio shield stops."""
+
+    async def run() -> None:
+        await call()
+
+    task = asyncio.get_running_loop().create_task(run())
+    await _turns(turns, task.done)
+    task.cancel()
+    await asyncio.wait([task])
+    if task.cancelled():
+        return False
+    task.result()
+    return True
+
+
+def ways_to_cancel() -> Sequence[Callable[[Callable[[], Awaitable[object]], int], Awaitable[bool]]]:
+    """Return the ways in which a call can be cancelled on the running event loop."""
+    if isinstance(current_token().native_token, asyncio.AbstractEventLoop):
+        return cancelled_by_scope, cancelled_natively
+    return (cancelled_by_scope,)
+
+
+async def _turns(count: int, finished: Callable[[], bool]) -> None:
+    for _ in range(count):
+        if finished():
+            return
+        await checkpoint()
