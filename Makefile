@@ -6,6 +6,8 @@ DEMO_ARGS ?=
 RUN = $(VENV)/bin/python -m
 READY = $(VENV)/.ready
 
+export NO_MKDOCS_2_WARNING = 1
+
 .PHONY: demo test check bench docs soak coverage
 
 demo: $(READY)

@@ -134,7 +134,7 @@ class PostgresServer(Server):
         return f"postgresql://{user}@{HOST}:{self.port}/{database}"
 
     def execute(self, statement: str, database: str = "postgres") -> list[str]:
-        """Run SQL on a connection of its own, from any thread; return rows as lines, columns parted by `|`."""
+        """Run SQL on a connection of its own, from any thread; return rows as lines, columns split by `|`."""
         command: list[str | Path] = [_binaries() / "psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1"]
         command += [
             "-h",
