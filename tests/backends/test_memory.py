@@ -1,12 +1,21 @@
-"""The memory backend keeps every promise, on asyncio and on trio."""
+"""The memory backends keep every promise, on asyncio and on trio."""
 
 from __future__ import annotations
 
 import pytest
 
-from grelmicro.coordination.memory import MemoryLockAdapter
+from grelmicro.coordination.memory import (
+    MemoryLeaderElectionAdapter,
+    MemoryLockAdapter,
+    MemoryScheduleAdapter,
+)
 from grelmicro.providers.memory import MemoryProvider
-from grelmicro.testing.conformance import LockBackendSuite
+from grelmicro.testing.conformance import (
+    KindsSuite,
+    LeaderElectionBackendSuite,
+    LockBackendSuite,
+    ScheduleBackendSuite,
+)
 
 pytestmark = pytest.mark.variant("memory")
 
@@ -16,16 +25,45 @@ def anyio_backend(request):
     return request.param
 
 
-class TestLocks(LockBackendSuite):
-    @pytest.fixture
-    def provider(self):
-        return MemoryProvider()
+@pytest.fixture
+def provider():
+    return MemoryProvider()
 
+
+class TestLocks(LockBackendSuite):
     @pytest.fixture
     async def backend(self, provider):
         async with MemoryLockAdapter(provider=provider) as backend:
             yield backend
 
     @pytest.fixture
-    def peer(self, provider, backend):
+    def peer(self, provider):
         return provider.lock()
+
+
+class TestElections(LeaderElectionBackendSuite):
+    @pytest.fixture
+    async def backend(self, provider):
+        async with MemoryLeaderElectionAdapter(provider=provider) as backend:
+            yield backend
+
+    @pytest.fixture
+    def peer(self, provider):
+        return provider.leaderelection()
+
+
+class TestSchedules(ScheduleBackendSuite):
+    @pytest.fixture
+    async def backend(self, provider):
+        async with MemoryScheduleAdapter(provider=provider) as backend:
+            yield backend
+
+    @pytest.fixture
+    def peer(self, provider):
+        return provider.schedule()
+
+
+class TestKinds(KindsSuite):
+    @pytest.fixture
+    def backends(self, provider):
+        return provider.lock(), provider.leaderelection(), provider.schedule()

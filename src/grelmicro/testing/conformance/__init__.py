@@ -3,9 +3,21 @@
 import pytest
 
 # Before the modules are imported: only then does pytest explain their failed assertions.
-_MODULES = ("_base", "_lock_leases", "_lock_names", "_lock_races", "lock")
+_MODULES = (
+    "_base",
+    "_lock_leases",
+    "_lock_names",
+    "_lock_races",
+    "kinds",
+    "leaderelection",
+    "lock",
+    "schedule",
+)
 pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
 
+from grelmicro.testing.conformance.kinds import KindsSuite  # noqa: E402
+from grelmicro.testing.conformance.leaderelection import LeaderElectionBackendSuite  # noqa: E402
 from grelmicro.testing.conformance.lock import LockBackendSuite  # noqa: E402
+from grelmicro.testing.conformance.schedule import ScheduleBackendSuite  # noqa: E402
 
-__all__ = ["LockBackendSuite"]
+__all__ = ["KindsSuite", "LeaderElectionBackendSuite", "LockBackendSuite", "ScheduleBackendSuite"]

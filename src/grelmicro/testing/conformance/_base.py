@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 from uuid import uuid4
 
@@ -11,7 +13,7 @@ import pytest
 from anyio.lowlevel import checkpoint, current_token
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
 T = TypeVar("T")
 
@@ -24,7 +26,7 @@ SHORT = 0.2
 MAX_FENCE = 2**53
 """What a double, and so JavaScript and Lua, can still count."""
 
-CANCELLED_TURNS = range(21)
+_TURNS = 21
 
 
 class BackendSuite:
@@ -108,11 +110,20 @@ async def cancelled_natively(call: Callable[[], Awaitable[object]], turns: int) 
     return True
 
 
-def ways_to_cancel() -> Sequence[Callable[[Callable[[], Awaitable[object]], int], Awaitable[bool]]]:
-    """Return the ways in which a call can be cancelled on the running event loop."""
-    if isinstance(current_token().native_token, asyncio.AbstractEventLoop):
-        return cancelled_by_scope, cancelled_natively
-    return (cancelled_by_scope,)
+Cancel = Callable[[Callable[[], Awaitable[object]]], Awaitable[bool]]
+"""Starts a call, cancels it, and says whether that was too late."""
+
+
+async def cancelling_at_every_turn(attempt: Callable[[str, Cancel], Awaitable[bool]]) -> None:
+    """Make an attempt for each way to cancel and each turn of the loop, until a call ends before its turn.
+
+    `attempt` gets a label, a different one each time, and returns what `Cancel` said.
+    """
+    on_asyncio = isinstance(current_token().native_token, asyncio.AbstractEventLoop)
+    for cancelled in (cancelled_by_scope, cancelled_natively) if on_asyncio else (cancelled_by_scope,):
+        for turns in range(_TURNS):
+            if await attempt(f"{cancelled.__name__}-{turns}", partial(cancelled, turns=turns)):
+                break
 
 
 async def _turns(count: int, finished: Callable[[], bool]) -> None:

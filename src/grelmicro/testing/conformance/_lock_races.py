@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
 
-from grelmicro.testing.conformance._base import CANCELLED_TURNS, LONG, SHORT, concurrently, ways_to_cancel
+from grelmicro.testing.conformance._base import LONG, SHORT, Cancel, cancelling_at_every_turn, concurrently
 from grelmicro.testing.conformance._lock_leases import LockBackendKnobs, fence_of
 
 if TYPE_CHECKING:
@@ -85,29 +85,29 @@ class LockRaces(LockBackendKnobs):
     async def test_a_cancelled_acquire_leaves_nothing_that_its_token_cannot_release(
         self, backend: LockBackend, unique: str
     ) -> None:
-        async def nothing(_name: str) -> None:
-            await checkpoint()
-
         await self._cancel_at_every_turn(
-            backend, unique, nothing, lambda name: backend.acquire(name=name, token="a", duration=LONG)
+            backend,
+            unique,
+            lambda name: backend.locked(name=name),
+            lambda name: backend.acquire(name=name, token="a", duration=LONG),
         )
 
     async def test_a_cancelled_renewal_leaves_nothing_that_its_token_cannot_release(
         self, backend: LockBackend, unique: str
     ) -> None:
-        async def hold(name: str) -> None:
-            await fence_of(backend, name, "a")
-
         await self._cancel_at_every_turn(
-            backend, unique, hold, lambda name: backend.acquire(name=name, token="a", duration=LONG)
+            backend,
+            unique,
+            lambda name: fence_of(backend, name, "a"),
+            lambda name: backend.acquire(name=name, token="a", duration=LONG),
         )
 
     async def test_a_cancelled_release_can_be_repeated(self, backend: LockBackend, unique: str) -> None:
-        async def hold(name: str) -> None:
-            await fence_of(backend, name, "a")
-
         await self._cancel_at_every_turn(
-            backend, unique, hold, lambda name: backend.release(name=name, token="a")
+            backend,
+            unique,
+            lambda name: fence_of(backend, name, "a"),
+            lambda name: backend.release(name=name, token="a"),
         )
 
     async def _race(self, name: str, *sides: LockBackend) -> int:
@@ -125,19 +125,19 @@ class LockRaces(LockBackendKnobs):
         self,
         backend: LockBackend,
         unique: str,
-        prepare: Callable[[str], Awaitable[None]],
+        prepare: Callable[[str], Awaitable[object]],
         call: Callable[[str], Awaitable[object]],
     ) -> None:
-        for number, cancel in enumerate(ways_to_cancel()):
-            for turns in CANCELLED_TURNS:
-                name = f"{unique}-{number}-{turns}"
-                await prepare(name)
-                finished = await cancel(partial(call, name), turns)
-                await backend.release(name=name, token="a")
-                if getattr(backend, "survives_cancellation", False):
-                    assert await backend.locked(name=name) is False, f"held after {turns} turns"
-                    await fence_of(backend, name, "b")
-                await fence_of(backend, f"{name}-next", "b")
-                assert await backend.owned(name=f"{name}-next", token="b") is True
-                if finished:
-                    break
+        async def attempt(label: str, cancel: Cancel) -> bool:
+            name = f"{unique}-{label}"
+            await prepare(name)
+            finished = await cancel(partial(call, name))
+            await backend.release(name=name, token="a")
+            if getattr(backend, "survives_cancellation", False):
+                assert await backend.locked(name=name) is False, f"still held when {label}"
+                await fence_of(backend, name, "b")
+            await fence_of(backend, f"{name}-next", "b")
+            assert await backend.owned(name=f"{name}-next", token="b") is True
+            return finished
+
+        await cancelling_at_every_turn(attempt)
