@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import Counter, defaultdict
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -45,18 +46,17 @@ VARIANT_OF_FIXTURE = {
 _variants_of = pytest.StashKey[frozenset[str]]()
 _outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
 _servers: dict[str, str] = {}
-_missing: dict[str, str] = {}
+_skip_reasons: dict[str, str] = {}
 
 
 def _serve(
     variant: str, make: Callable[[], AbstractContextManager[T]], describe: Callable[[T], str]
 ) -> Iterator[T]:
-    try:
-        manager = make()
-    except ServerUnavailableError as error:
-        _missing[variant] = str(error)
-        pytest.skip(f"{variant}: {error}")
-    with manager as server:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(make())
+        except ServerUnavailableError as error:
+            pytest.skip(str(error))
         _servers.setdefault(variant, describe(server))
         yield server
 
@@ -170,7 +170,6 @@ def _url(
         server: ValkeyServer | PostgresServer = request.getfixturevalue(own)
     except pytest.skip.Exception:
         yield from _serve(variant, container, lambda _: "in a container")
-        _missing.pop(variant, None)
         return
     yield server.url
 
@@ -203,6 +202,8 @@ def pytest_runtest_makereport(
     if decisive:
         for variant in item.stash[_variants_of]:
             _outcomes[variant][report.outcome] += 1
+            if isinstance(report.longrepr, tuple):
+                _skip_reasons.setdefault(variant, report.longrepr[2].removeprefix("Skipped: "))
     return report
 
 
@@ -217,7 +218,7 @@ def _account(variant: str) -> str:
     counts = _outcomes[variant]
     ran = counts["passed"] + counts["failed"]
     if not ran:
-        return f"NOT RUN ({_missing.get(variant) or ('all skipped' if counts else 'no test asked for it')})"
+        return f"NOT RUN ({_skip_reasons.get(variant, 'no test asked for it')})"
     parts = ", ".join(
         f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped") if counts[outcome]
     )
