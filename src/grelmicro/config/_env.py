@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -36,10 +36,12 @@ def load_config(
     *,
     env_prefix: str,
     env_load: bool | None,
+    env_ignore: Container[str] = (),
 ) -> ConfigT:
     """Build a configuration: a keyword that is not None wins over the environment, and that over the default.
 
-    Only values that came from a keyword or the environment count in `model_fields_set`.
+    Fields in `env_ignore` are not looked up in the environment. Only values that came from a keyword or the
+    environment count in `model_fields_set`.
 
     Raises:
         SettingsValidationError: a value breaks a rule. The message names its field and where it came from.
@@ -49,7 +51,7 @@ def load_config(
     if env_enabled(env_load):
         for field in config.model_fields:
             variable = f"{env_prefix}{field.upper()}"
-            if field not in values and (value := os.environ.get(variable)):
+            if field not in values and field not in env_ignore and (value := os.environ.get(variable)):
                 values[field] = value
                 sources[field] = variable
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_PASSWORD_IN_QUERY = re.compile(r"(?i)([?&;](?:password|passwd|pwd|sslpassword|secret|token)=)[^&#;]*")
+_PASSWORD_IN_QUERY = re.compile(r"(?i)([?&;]\w*(?:password|passwd|pwd|secret|token)=)[^&#;]*")
 
 
 def mask_url(url: str) -> str:

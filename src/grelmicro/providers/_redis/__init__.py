@@ -1,0 +1,1 @@
+"""How a Redis provider reads its address and speaks to its servers."""

@@ -1,0 +1,285 @@
+"""Redis and Valkey as a vendor: one server, one that Sentinel names, or a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+try:
+    from redis.asyncio import Redis, RedisCluster
+except ImportError as error:
+    raise ImportError('Redis needs the extra "redis". Install it with: pip install ".[redis]"') from error
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from typing_extensions import override
+
+from grelmicro.config import env_enabled, load_config, mask_url
+from grelmicro.errors import OutOfContextError, ProviderError, SettingsValidationError
+from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT, Provider
+from grelmicro.providers._redis.address import Address, parse_address
+from grelmicro.providers._redis.cluster import ClusterDispatcher
+from grelmicro.providers._redis.dispatch import Dispatcher, SingleDispatcher
+from grelmicro.types import Seconds
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+    from grelmicro.coordination.redis import (
+        RedisLeaderElectionAdapter,
+        RedisLockAdapter,
+        RedisScheduleAdapter,
+    )
+
+__all__ = ["RedisConfig", "RedisProvider"]
+
+_PLACE = frozenset({"host", "port", "db"})
+_CREDENTIALS = frozenset({"username", "password"})
+
+
+def _checked_url(url: SecretStr) -> SecretStr:
+    parse_address(url.get_secret_value())
+    return url
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not a boolean")  # noqa: TRY004 - pydantic reports ValueError only
+    return value
+
+
+class RedisConfig(BaseModel):
+    """Where Redis is, in a URL or in parts, and how long a call may take. Frozen; shows no secret."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    url: Annotated[SecretStr, AfterValidator(_checked_url)] | None = None
+    """`redis://`, `rediss://` (TLS), `unix://`, `redis+sentinel://h1:26379,h2:26379/mymaster/0` or
+    `redis+cluster://h1:6379,h2:6379` (`rediss+…` with TLS), with redis-py's options in the query; those of the
+    sentinels themselves begin with `sentinel_`, as `sentinel_password`."""
+    host: str = Field(default="localhost", min_length=1)
+    port: Annotated[int, BeforeValidator(_no_bool)] = Field(default=6379, ge=1, le=65535)
+    db: Annotated[int, BeforeValidator(_no_bool)] = Field(default=0, ge=0)
+    username: str | None = None
+    """Used when the URL names none."""
+    password: SecretStr | None = None
+    """Used when the URL holds none."""
+    call_timeout: Seconds = DEFAULT_CALL_TIMEOUT
+    """Seconds that one call may take, connecting included."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.url is not None and _PLACE & self.model_fields_set:
+            raise ValueError("give either url, or host, port and db")
+        return self
+
+    @property
+    def address(self) -> Address:
+        """The same in redis-py's terms."""
+        password = None if self.password is None else self.password.get_secret_value()
+        if self.url is not None:
+            return parse_address(self.url.get_secret_value(), username=self.username, password=password)
+        options = {"username": self.username, "password": password}
+        options = {name: value for name, value in options.items() if value}
+        place: dict[str, Any] = {"host": self.host, "port": self.port, "db": self.db}
+        return Address(kind="single", options=place | options)
+
+    @property
+    def masked_url(self) -> str:
+        """The URL without its password and options."""
+        if self.url is None:
+            return f"redis://{self.host}:{self.port}/{self.db}"
+        return mask_url(self.url.get_secret_value()).partition("?")[0]
+
+
+class RedisProvider(Provider):
+    """Redis or Valkey. Settings come from keywords, then `REDIS_URL`, or `REDIS_HOST`, `REDIS_PORT` and so on.
+
+    A keyword or variable with a URL outdoes the variables for its parts. All calls share one connection (in a
+    cluster: one to each primary in use) beside those of the client's own pool. It is made by the first call,
+    replaced when it is lost or silent for `call_timeout`, and closed once every call on it has ended. Runs on
+    asyncio only, and on the event loop and in the process that opened it.
+
+    Raises:
+        SettingsValidationError: a setting breaks a rule (also a ValueError); the message never shows its value.
+    """
+
+    vendor: ClassVar[str] = "redis"
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        host: str | None = None,
+        port: int | None = None,
+        db: int | None = None,
+        username: str | None = None,
+        password: str | None = None,
+        call_timeout: float | None = None,
+        env_prefix: str = "REDIS_",
+        env_load: bool | None = None,
+    ) -> None:
+        keywords = {
+            "url": url,
+            "host": host,
+            "port": port,
+            "db": db,
+            "username": username,
+            "password": password,
+            "call_timeout": call_timeout,
+        }
+        given = {name for name, value in keywords.items() if value is not None}
+        ignore: frozenset[str] = frozenset()
+        if "url" in given:
+            ignore = _PLACE | _CREDENTIALS
+        elif given & _PLACE:
+            ignore = frozenset({"url"})
+        elif env_enabled(env_load) and os.environ.get(f"{env_prefix}URL"):
+            ignore = _PLACE | _CREDENTIALS
+        self._set_up(
+            load_config(RedisConfig, keywords, env_prefix=env_prefix, env_load=env_load, env_ignore=ignore)
+        )
+
+    def _set_up(self, config: RedisConfig, client: Any = None, *, own: bool = True) -> None:
+        super().__init__()
+        self._config = config
+        self._given_client = client
+        self._own = own
+        self._client: Any = None
+        self._dispatcher: Dispatcher
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._where = f"Redis at {config.masked_url}" if client is None else "Redis"
+
+    @classmethod
+    def from_config(cls, config: RedisConfig) -> Self:
+        """Build one from a ready configuration; the environment is not read.
+
+        Raises:
+            TypeError: the configuration is of another class.
+        """
+        if not isinstance(config, RedisConfig):
+            raise TypeError(f"config: expected a RedisConfig, not a {type(config).__name__}")
+        self = cls.__new__(cls)
+        self._set_up(config)
+        return self
+
+    @classmethod
+    def from_client(
+        cls,
+        client: Redis | RedisCluster,
+        own: bool = False,  # noqa: FBT001, FBT002 - like every provider's
+        *,
+        call_timeout: float = DEFAULT_CALL_TIMEOUT,
+    ) -> Self:
+        """Build one around a client, whatever its pool, encoding, RESP version and retries; `own` closes it.
+
+        Connections are made as the client makes them, and not counted by its pool.
+
+        Raises:
+            SettingsValidationError: it is no client of `redis.asyncio` (also a ValueError).
+        """
+        if not isinstance(client, Redis | RedisCluster):
+            raise SettingsValidationError(
+                f"client: must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a "
+                f"{type(client).__module__}.{type(client).__name__}"
+            )
+        self = cls.__new__(cls)
+        config = load_config(RedisConfig, {"call_timeout": call_timeout}, env_prefix="", env_load=False)
+        self._set_up(config, client, own=own)
+        return self
+
+    @property
+    def config(self) -> RedisConfig:
+        """The settings in force."""
+        return self._config
+
+    @property
+    @override
+    def call_timeout(self) -> float:
+        return self._config.call_timeout
+
+    @property
+    @override
+    def client(self) -> Any:
+        self._require_here()
+        return self._client
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """What the adapters send their calls with.
+
+        Raises:
+            OutOfContextError: the provider is not open, or was opened on another event loop or in another process.
+        """
+        self._require_here()
+        return self._dispatcher
+
+    @override
+    def lock(self) -> RedisLockAdapter:
+        from grelmicro.coordination.redis import RedisLockAdapter  # noqa: PLC0415 - it imports this module
+
+        return RedisLockAdapter(provider=self)
+
+    @override
+    def leaderelection(self) -> RedisLeaderElectionAdapter:
+        from grelmicro.coordination.redis import RedisLeaderElectionAdapter  # noqa: PLC0415 - as above
+
+        return RedisLeaderElectionAdapter(provider=self)
+
+    @override
+    def schedule(self) -> RedisScheduleAdapter:
+        from grelmicro.coordination.redis import RedisScheduleAdapter  # noqa: PLC0415 - as above
+
+        return RedisScheduleAdapter(provider=self)
+
+    @override
+    async def check(self) -> None:
+        reply = await self.dispatcher.command(b"PING").future
+        if reply != b"PONG":
+            raise ProviderError(f"{self._where}: PING was not answered with PONG")
+
+    @override
+    async def __aenter__(self) -> Self:
+        if self.is_open:
+            self._require_here()
+        return await super().__aenter__()
+
+    @override
+    async def _open(self, stack: AsyncExitStack) -> None:
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise OutOfContextError("RedisProvider runs on asyncio only") from None
+        self._pid = os.getpid()
+        if self._given_client is None:
+            self._client = self._config.address.client(self.call_timeout, stack)
+        else:
+            self._client = self._given_client
+            if self._own:
+                stack.push_async_callback(self._client.aclose)
+        dispatcher = ClusterDispatcher if isinstance(self._client, RedisCluster) else SingleDispatcher
+        self._dispatcher = dispatcher(self._client, self._where, self.call_timeout)
+        stack.push_async_callback(self._dispatcher.aclose)
+
+    def _require_here(self) -> None:
+        self._require_open()
+        if os.getpid() != self._pid:
+            raise OutOfContextError(
+                "RedisProvider was opened before this process was forked, and a connection cannot be shared: "
+                "open a provider in the child instead"
+            )
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if not here:
+            raise OutOfContextError(
+                "RedisProvider was opened on another event loop: use it there (from a thread: through "
+                "from_thread), or open another one here"
+            )
+
+    def __repr__(self) -> str:
+        if self._given_client is not None:
+            return f"{type(self).__name__}.from_client({type(self._given_client).__name__})"
+        return f"{type(self).__name__}({self._config.masked_url!r})"
