@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class KindsSuite(BackendSuite):
-    """A lock, an election and a schedule of one name do not touch each other.
+    """A lock, an election and a schedule of the same name are three things.
 
-    The author's fixture `backends` yields a lock, an election and a schedule backend over the same data, open.
+    The author's fixture `backends` yields open backends for locks, elections and schedules over the same data.
     """
 
     async def test_one_name_can_be_a_lock_and_an_election_and_a_schedule(
