@@ -18,6 +18,11 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+def fork_count() -> int:
+    """Return how many forks lie between this process and the one that imported this module."""
+    return _forks
+
+
 def random_hex() -> str:
     """Return 16 random hexadecimal digits."""
     return os.urandom(8).hex()

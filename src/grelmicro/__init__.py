@@ -1,0 +1,1 @@
+"""Coordinate services that run as many replicas."""

@@ -1,0 +1,176 @@
+"""Asking a lock backend: bounded, one kind of error for each operation, nothing granted and forgotten.
+
+What a call leaves behind, at its one await:
+
+- acquire cancelled, out of time, failed, or answered after its lease: perhaps granted. A release of that token
+  follows in a task of its own, behind the acquire itself; the caller does not wait for it.
+- release cancelled: perhaps done. A second release follows in a task of its own, and the caller's cancellation
+  is delivered when that has ended; "not owned" then means that the first one worked.
+- release out of time or failed: unclear, and said so. The lease ends by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+from anyio import current_time, get_cancelled_exc_class
+
+from grelmicro._detached import spawn
+from grelmicro._threads import running_loop
+from grelmicro.coordination._survivor import SurvivingLockBackend
+from grelmicro.coordination.errors import LockAcquireError, LockBackendError, LockReleaseError
+from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT
+
+if TYPE_CHECKING:
+    from grelmicro.coordination.abc import LockBackend
+
+logger = logging.getLogger("grelmicro.coordination")
+
+_CLEAN_UP_PAUSE = 0.05
+"""Seconds before a failed clean-up is tried again; doubles each time."""
+
+
+class Grant(NamedTuple):
+    """What a backend granted, and when that ends by the local clock."""
+
+    fencing_token: int
+    deadline: float
+
+
+class DeadlineError(Exception):
+    """The caller's own deadline came before the backend's answer."""
+
+
+class BadReplyError(Exception):
+    """The backend answered something that its protocol does not allow."""
+
+
+@contextmanager
+def translated(error: type[LockBackendError], what: str) -> Generator[None]:
+    """Raise whatever a backend raises as `error`, with the cause attached."""
+    try:
+        yield
+    except DeadlineError:
+        raise
+    except Exception as cause:
+        reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        msg = f"cannot {what}: {reason}"
+        raise error(msg) from cause
+
+
+class LockCalls:
+    """The calls of one primitive to one backend."""
+
+    def __init__(self, backend: LockBackend) -> None:
+        self.backend = backend
+        self.loop = running_loop()
+        """Where it was first called, for threads whose backend does not know its loop."""
+        self.call_timeout: float = getattr(backend, "call_timeout", DEFAULT_CALL_TIMEOUT)
+        survives = getattr(backend, "survives_cancellation", False)
+        self._calls: LockBackend = backend if survives else SurvivingLockBackend(backend)
+
+    async def acquire(
+        self, key: str, token: str, duration: float, *, deadline: float | None = None, give_back: bool = True
+    ) -> Grant | None:
+        """Ask once. Returns None when somebody else holds it.
+
+        `give_back=False` is for renewals: when the outcome is unclear, the holder still is one.
+
+        Raises:
+            LockAcquireError: the backend failed, gave no answer in time, or one that cannot be.
+            DeadlineError: `deadline` (loop time) came first.
+        """
+        start = current_time()
+        limit = min(self.call_timeout, duration)
+        if deadline is not None:
+            limit = min(limit, deadline - start)
+        with translated(LockAcquireError, "acquire the lock"):
+            try:
+                with anyio.fail_after(limit):
+                    fencing_token = await self._calls.acquire(name=key, token=token, duration=duration)
+                if fencing_token is None:
+                    return None
+                if type(fencing_token) is not int:
+                    msg = f"a fencing token must be an integer, not {type(fencing_token).__name__}"
+                    raise BadReplyError(msg)
+                if current_time() >= start + duration:
+                    msg = "the grant arrived after its lease had ended"
+                    raise TimeoutError(msg)
+            except BaseException as error:
+                if give_back:
+                    self.clean_up(key, token)
+                if isinstance(error, TimeoutError) and not str(error):
+                    raise self._no_answer(limit, deadline) from error
+                raise
+        return Grant(fencing_token, start + duration)
+
+    async def release(self, key: str, token: str, *, within: float) -> bool:
+        """Release, at most `within` seconds and `call_timeout`, also when the caller is cancelled.
+
+        Raises:
+            LockReleaseError: the backend failed or gave no answer in time, so the lock may still be held.
+        """
+        limit = min(self.call_timeout, within)
+        try:
+            return await self._release(key, token, limit)
+        except get_cancelled_exc_class():
+            again = spawn(self._release, key, token, limit, name="grelmicro-release")
+            try:
+                await again.finish()
+            except LockReleaseError as error:
+                logger.warning("A release was cancelled and its repetition failed too: %s", error)
+            raise
+
+    async def _release(self, key: str, token: str, limit: float) -> bool:
+        with translated(LockReleaseError, "release the lock"):
+            try:
+                with anyio.fail_after(limit):
+                    released = await self._calls.release(name=key, token=token)
+            except TimeoutError as error:
+                raise self._no_answer(limit, None) from error
+            return _boolean(released)
+
+    async def locked(self, key: str, error: type[LockBackendError]) -> bool:
+        """Say whether anybody holds it."""
+        with translated(error, "check the lock"), anyio.fail_after(self.call_timeout):
+            return _boolean(await self._calls.locked(name=key))
+
+    async def owned(self, key: str, token: str, error: type[LockBackendError]) -> bool:
+        """Say whether `token` holds it."""
+        with translated(error, "check the lock"), anyio.fail_after(self.call_timeout):
+            return _boolean(await self._calls.owned(name=key, token=token))
+
+    def clean_up(self, key: str, token: str) -> None:
+        """Release what `token` may hold, in the background, trying for up to `call_timeout`."""
+        spawn(self._clean_up, key, token, name="grelmicro-clean-up")
+
+    async def _clean_up(self, key: str, token: str) -> None:
+        end = current_time() + self.call_timeout
+        pause = _CLEAN_UP_PAUSE
+        while True:
+            try:
+                await self._release(key, token, max(end - current_time(), pause))
+            except LockReleaseError as error:
+                if current_time() + pause >= end:
+                    logger.warning("Could not give back a lock that may have been granted: %s", error)
+                    return
+            else:
+                return
+            await anyio.sleep(pause)
+            pause *= 2
+
+    def _no_answer(self, limit: float, deadline: float | None) -> Exception:
+        if deadline is not None and current_time() >= deadline:
+            return DeadlineError()
+        return TimeoutError(f"no answer within {max(limit, 0):g} s")
+
+
+def _boolean(reply: Any) -> bool:
+    if isinstance(reply, bool):
+        return reply
+    msg = f"expected a boolean, not {type(reply).__name__}"
+    raise BadReplyError(msg)
