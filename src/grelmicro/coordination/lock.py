@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, ClassVar
 
 from anyio import current_time
@@ -109,6 +110,10 @@ class Lock(LockPrimitive[LockConfig, LockBackend]):
         self._key = lock_key(name)
         self._holders = Holders(Identity(config.worker, random_hex))
         self._cached_calls: LockCalls | None = None
+
+    def share_holders(self, shared: MutableMapping[str, Holders]) -> None:
+        """Be one lock with all others of this name that share the same mapping. For the component."""
+        self._holders = shared.setdefault(self._name, self._holders)
 
     @property
     def from_thread(self) -> ThreadLockAdapter:
