@@ -55,8 +55,8 @@ class RedisConfig(BaseModel):
 
     url: Annotated[SecretStr, AfterValidator(_checked_url)] | None = None
     """`redis://`, `rediss://` (TLS), `unix://`, `redis+sentinel://h1:26379,h2:26379/mymaster/0` or
-    `redis+cluster://h1:6379,h2:6379` (`rediss+…` with TLS), with redis-py's options in the query; those of the
-    sentinels themselves begin with `sentinel_`, as `sentinel_password`."""
+    `redis+cluster://h1:6379,h2:6379` (`rediss+…` with TLS), with redis-py's options in the query; those of
+    the sentinels themselves begin with `sentinel_`, as `sentinel_password`."""
     host: str = Field(default="localhost", min_length=1)
     port: Annotated[int, BeforeValidator(_no_bool)] = Field(default=6379, ge=1, le=65535)
     db: Annotated[int, BeforeValidator(_no_bool)] = Field(default=0, ge=0)
@@ -93,15 +93,15 @@ class RedisConfig(BaseModel):
 
 
 class RedisProvider(Provider):
-    """Redis or Valkey. Settings come from keywords, then `REDIS_URL`, or `REDIS_HOST`, `REDIS_PORT` and so on.
+    """Redis or Valkey, with settings from keywords, then `REDIS_URL`, or `REDIS_HOST`, `REDIS_PORT` etc.
 
-    A keyword or variable with a URL outdoes the variables for its parts. All calls share one connection (in a
-    cluster: one to each primary in use) beside those of the client's own pool. It is made by the first call,
-    replaced when it is lost or silent for `call_timeout`, and closed once every call on it has ended. Runs on
-    asyncio only, and on the event loop and in the process that opened it.
+    A URL outdoes the variables for its parts. All calls share one connection (in a cluster: one to each
+    primary in use) beside those of the client's own pool. It is made by the first call, replaced when it is
+    lost or silent for `call_timeout`, and closed once every call on it has ended. Runs on asyncio only, and
+    on the event loop and in the process that opened it.
 
     Raises:
-        SettingsValidationError: a setting breaks a rule (also a ValueError); the message never shows its value.
+        SettingsValidationError: a setting breaks a rule (also a ValueError); the message shows no value.
     """
 
     vendor: ClassVar[str] = "redis"
@@ -158,7 +158,7 @@ class RedisProvider(Provider):
         Raises:
             TypeError: the configuration is of another class.
         """
-        if not isinstance(config, RedisConfig):
+        if not isinstance(config, RedisConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"config: expected a RedisConfig, not a {type(config).__name__}")
         self = cls.__new__(cls)
         self._set_up(config)
@@ -179,7 +179,7 @@ class RedisProvider(Provider):
         Raises:
             SettingsValidationError: it is no client of `redis.asyncio` (also a ValueError).
         """
-        if not isinstance(client, Redis | RedisCluster):
+        if not isinstance(client, Redis | RedisCluster):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SettingsValidationError(
                 f"client: must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not a "
                 f"{type(client).__module__}.{type(client).__name__}"
@@ -210,7 +210,7 @@ class RedisProvider(Provider):
         """What the adapters send their calls with.
 
         Raises:
-            OutOfContextError: the provider is not open, or was opened on another event loop or in another process.
+            OutOfContextError: the provider is not open, or was opened on another loop or in another process.
         """
         self._require_here()
         return self._dispatcher

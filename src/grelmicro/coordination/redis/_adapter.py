@@ -1,8 +1,8 @@
 """What the Redis adapters share: scripts, the layout of keys, and replies that are what they should be.
 
-Keys are `{prefix}grelmicro:{{shard}}:{kind}:{name}`. The shard, one of a fixed number, is a hash of the name and
-the key's hash tag: a cluster keeps all keys of a shard together, shards spread over its nodes, and nothing that
-a user writes into a name is ever taken for a tag.
+Keys are `{prefix}grelmicro:{{shard}}:{kind}:{name}`. The shard, one of a fixed number, is a hash of the name
+and the key's hash tag: a cluster keeps all keys of a shard together, shards spread over its nodes, and
+nothing that a user writes into a name is ever taken for a tag.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHARDS = 64
 
 def load_script(*names: str) -> Script:
     """Return the script that the files, one after another, make up."""
-    directory = files(__package__).joinpath("lua")
+    directory = files("grelmicro.coordination.redis").joinpath("lua")
     return Script(b"".join(directory.joinpath(f"{name}.lua").read_bytes() for name in names))
 
 
@@ -50,15 +50,15 @@ class RedisAdapter(ProviderAdapter[RedisProvider]):
     """Base of the Redis adapters. `prefix` keeps applications that share a server apart.
 
     Raises:
-        SettingsValidationError: the prefix holds a brace, which would end up in the keys' hash tag, or cannot be
-            encoded; or the provider is another vendor's.
+        SettingsValidationError: the prefix holds a brace, which would be taken for the keys' hash tag, or
+            cannot be encoded; or the provider is another vendor's.
     """
 
     kind: ClassVar[bytes]
     """What keeps its keys apart from those of the other adapters."""
 
     def __init__(self, *, provider: RedisProvider | None = None, prefix: str = "") -> None:
-        if provider is not None and not isinstance(provider, RedisProvider):
+        if not isinstance(provider, RedisProvider | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SettingsValidationError(
                 f"provider: must be a RedisProvider, not a {type(provider).__name__}"
             )
@@ -97,7 +97,7 @@ class RedisAdapter(ProviderAdapter[RedisProvider]):
 
 def _checked_prefix(prefix: str) -> bytes:
     problem = None
-    if not isinstance(prefix, str):
+    if not isinstance(prefix, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         problem = f"must be a string, not a {type(prefix).__name__}"
     elif "{" in prefix or "}" in prefix:
         problem = "must not contain { or }, which mark the part of a key that decides its cluster slot"

@@ -27,8 +27,8 @@ _MICROSECONDS = 1_000_000
 class RedisLeaderElectionAdapter(RedisAdapter, LeaderElectionBackend):
     """A `LeaderElectionBackend` on Redis: leases end, and records are dated, by the server's clock.
 
-    `transitions` is counted on for 7 days after a lease ended, and starts at 0 after that; then nothing of the
-    election is left on the server. A record that cannot be read is an error, never an election to take over.
+    `transitions` is counted on for 7 days after a lease ended, and starts at 0 after that; then nothing of
+    the election is left on the server. An unreadable record is an error, never an election to take over.
     """
 
     component_keyword: ClassVar[str] = "election"
@@ -63,9 +63,10 @@ class RedisLeaderElectionAdapter(RedisAdapter, LeaderElectionBackend):
 
     def _record(self, call: Call, reply: Reply) -> LeaderRecord:
         try:
+            values = reply if isinstance(reply, list) else []
             holder, _, duration, acquired, renewed, transitions, metadata = [
-                value.decode() for value in reply if isinstance(value, bytes)
-            ]  # type: ignore[union-attr]
+                value.decode() for value in values if isinstance(value, bytes)
+            ]
             return LeaderRecord(
                 holder=holder,
                 lease_duration=float(duration),

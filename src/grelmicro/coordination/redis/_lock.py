@@ -19,8 +19,8 @@ _FREE, _OWNED, _HELD = range(3)
 class RedisLockAdapter(RedisAdapter, LockBackend):
     """A `LockBackend` on Redis: leases end by the server's clock, in whole milliseconds, rounded up.
 
-    Released and expired locks leave no key. Fencing tokens come from a fixed number of counters without expiry
-    (64 for each prefix), each shared by many names; they keep growing also after the server lost its data.
+    Released and expired locks leave no key. Fencing tokens come from a fixed number of counters without
+    expiry (64 for each prefix), each shared by many names; they keep growing also when the server lost them.
     """
 
     component_keyword: ClassVar[str] = "lock"

@@ -18,8 +18,10 @@ _MEMORY = milliseconds(400 * 86400)
 
 
 class RedisScheduleAdapter(RedisAdapter, ScheduleBackend):
-    """A `ScheduleBackend` on Redis. It keeps a schedule's last fire for 400 days, longer than any two fires are
-    apart; a schedule that does not fire for so long is forgotten, as one that never fired.
+    """A `ScheduleBackend` on Redis, which keeps a schedule's last fire for 400 days.
+
+    That is longer than any two fires of a cron expression with a yearly match are apart. A schedule that has
+    not fired for so long is forgotten, as one that never fired.
     """
 
     component_keyword: ClassVar[str] = "schedule"

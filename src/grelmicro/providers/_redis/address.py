@@ -52,9 +52,9 @@ class Address:
             nodes = [ClusterNode(host, port) for host, port in self.hosts]
             client: Any = RedisCluster(startup_nodes=nodes, ssl=self.tls, **self.options)
         elif self.kind == "sentinel":
-            sentinel = self._sentinel(call_timeout)
+            sentinel: Any = self._sentinel(call_timeout)
             closing.append(sentinel)
-            client = sentinel.master_for(self.service)
+            client = sentinel.master_for(unquote(self.service))
         else:
             client = Redis(**self.options)
         closing.append(client)
@@ -96,48 +96,40 @@ def parse_address(url: str, *, username: str | None = None, password: str | None
     kind = _KINDS.get(parts.scheme)
     if kind is None:
         raise ValueError(f"unknown scheme; use one of {', '.join(f'{scheme}://' for scheme in _KINDS)}")
-    tls = parts.scheme.startswith("rediss")
-    user_part, _, hosts_part = parts.netloc.rpartition("@")
-    user, _, secret = user_part.partition(":")
-    options = _query_options(parts.query)
-    for name, value in (("username", unquote(user) or username), ("password", unquote(secret) or password)):
-        if value and name not in options:
-            options[name] = value
-    service, path = "", parts.path
-    hosts: tuple[tuple[str, int], ...] = ()
+    user_part, _, places = parts.netloc.rpartition("@")
+    address = Address(
+        kind=kind,
+        options=_options(parts.query, user_part, username, password),
+        hosts=() if parts.scheme == "unix" else tuple(_host(h, kind) for h in places.split(",")),
+        service=_service(parts.path) if kind == "sentinel" else "",
+        tls=parts.scheme.startswith("rediss"),
+    )
     if parts.scheme == "unix":
-        if not path:
+        if not parts.path:
             raise ValueError("needs the path of a socket: unix:///run/redis.sock")
-        options["unix_socket_path"], path = unquote(path), ""
+        address.options["unix_socket_path"] = unquote(parts.path)
     else:
-        hosts = tuple(_host(text, _DEFAULT_PORTS[kind]) for text in hosts_part.split(","))
-    if kind == "sentinel":
-        service, _, path = path.strip("/").partition("/")
-        service = unquote(service)
-        if not service:
-            raise ValueError("needs the name of the primary: redis+sentinel://host:26379/mymaster/0")
-    _set_database(kind, options, path.strip("/"))
+        _set_database(address, parts.path.strip("/").removeprefix(address.service).strip("/"))
     if kind == "single":
-        if len(hosts) > 1:
-            raise ValueError("names several hosts; use redis+sentinel:// or redis+cluster:// for that")
-        if hosts:
-            options["host"], options["port"] = hosts[0]
-        if tls:
-            options["ssl"] = True
-    address = Address(kind=kind, tls=tls, hosts=hosts, service=service, options=options)
+        _set_server(address)
     _try_out(address)
     return address
 
 
-def _query_options(query: str) -> dict[str, Any]:
+def _options(query: str, user_part: str, username: str | None, password: str | None) -> dict[str, Any]:
     try:
         # redis-py knows the types of its options.
-        return dict(parse_url(f"redis://?{query}"))
+        options = dict[str, Any](parse_url(f"redis://?{query}"))
     except ValueError:
         raise ValueError("an option in its query has a value of the wrong type") from None
+    user, _, secret = user_part.partition(":")
+    for name, value in (("username", unquote(user) or username), ("password", unquote(secret) or password)):
+        if value:
+            options.setdefault(name, value)
+    return options
 
 
-def _host(text: str, default_port: int) -> tuple[str, int]:
+def _host(text: str, kind: str) -> tuple[str, int]:
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         port = rest.removeprefix(":")
@@ -147,16 +139,33 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
         raise ValueError(
             "a port must be a number from 1 to 65535 (percent-encode special characters in a password)"
         )
-    return unquote(host) or "localhost", int(port) if port else default_port
+    return unquote(host) or "localhost", int(port) if port else _DEFAULT_PORTS[kind]
 
 
-def _set_database(kind: str, options: dict[str, Any], path: str) -> None:
+def _service(path: str) -> str:
+    service = path.strip("/").partition("/")[0]
+    if not service:
+        raise ValueError("needs the name of the primary: redis+sentinel://host:26379/mymaster/0")
+    return service
+
+
+def _set_database(address: Address, path: str) -> None:
+    options = address.options
     if path and not (path.isascii() and path.isdigit()):
         raise ValueError("its path must be the number of a database, as in redis://host:6379/0")
-    if path and "db" not in options:
-        options["db"] = int(path)
-    if kind == "cluster" and options.pop("db", 0) != 0:
+    if path:
+        options.setdefault("db", int(path))
+    if address.kind == "cluster" and options.pop("db", 0) != 0:
         raise ValueError("a cluster has no other database than 0")
+
+
+def _set_server(address: Address) -> None:
+    if len(address.hosts) > 1:
+        raise ValueError("names several hosts; use redis+sentinel:// or redis+cluster:// for that")
+    for host, port in address.hosts:
+        address.options.update(host=host, port=port)
+    if address.tls:
+        address.options["ssl"] = True
 
 
 def _try_out(address: Address) -> None:

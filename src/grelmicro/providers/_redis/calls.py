@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     import asyncio
 
-Reply: TypeAlias = "bytes | int | None | list[Reply]"
+Reply: TypeAlias = "bytes | int | list[Reply] | None"
 """What a server answers, undecoded."""
 
 ASKING = b"*1\r\n$6\r\nASKING\r\n"

@@ -2,7 +2,7 @@
 
 Calls made in the same turn of the loop leave in one write, and replies are read by a task of the channel, so
 that a caller's cancellation never leaves half a reply behind. A connection that is lost, or silent for longer
-than a call may take, is thrown away; what was outstanding on it is handed back, and the next call connects anew.
+than a call may take, is thrown away: what was outstanding on it is handed back, the next call connects anew.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
+from grelmicro.errors import OutOfContextError
 from grelmicro.providers._redis.errors import REPLIES, LostError, NoReplyError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from grelmicro.providers._redis.calls import Call, Script
+
+_CLOSED = "the RedisProvider was closed"
 
 _TICK = 0.01
 """Seconds that overdue calls are collected for, rather than waking up for each."""
@@ -26,11 +29,11 @@ _TICK = 0.01
 class Connection(Protocol):
     """The part of redis-py's connection that a channel uses."""
 
-    async def send_packed_command(self, command: bytes, check_health: bool) -> None: ...  # noqa: D102, FBT001
+    async def send_packed_command(self, command: bytes, check_health: bool) -> None: ...  # noqa: FBT001
 
-    async def read_response(self, disable_decoding: bool, *, disconnect_on_error: bool) -> Any: ...  # noqa: D102, FBT001
+    async def read_response(self, disable_decoding: bool, *, disconnect_on_error: bool) -> Any: ...  # noqa: FBT001
 
-    async def disconnect(self, nowait: bool) -> None: ...  # noqa: D102, FBT001
+    async def disconnect(self, nowait: bool) -> None: ...  # noqa: FBT001
 
 
 class Channel:
@@ -56,9 +59,13 @@ class Channel:
         self._timer: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
         self._lost: Exception | None = None
+        self._closed = False
 
     def submit(self, call: Call, *, again: bool = False) -> None:
         """Send the call soon; `again` before any call that was never sent."""
+        if self._closed:
+            call.fail(OutOfContextError(_CLOSED))
+            return
         (self._again if again else self._queue).append(call)
         self._wake.set()
         if self._task is None:
@@ -77,20 +84,22 @@ class Channel:
             _abort(self._connection)
             self._wake.set()
 
+    async def drain(self) -> None:
+        """Wait until every call has ended, `call_timeout` at most."""
+        while self._again or self._queue or self._sent:
+            self._idle.clear()
+            await self._idle.wait()
+
     async def aclose(self) -> None:
-        """Wait until every call has ended, `call_timeout` at most, then close the connection."""
-        try:
-            while self._again or self._queue or self._sent:
-                self._idle.clear()
-                await self._idle.wait()
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            for call in chain(self._sent, self._again, self._queue):
-                call.fail(ConnectionError("the provider was closed"))
-            if self._task is not None:
-                self._task.cancel()
-                await asyncio.wait([self._task])
+        """Close the connection. Calls that have not ended fail."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in chain(self._sent, self._again, self._queue):
+            call.fail(OutOfContextError(_CLOSED))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     async def _serve(self) -> None:
         while True:

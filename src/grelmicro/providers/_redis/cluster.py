@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, RedisError, TryAgainError
 from typing_extensions import override
 
-from grelmicro.providers._redis.dispatch import Dispatcher
+from grelmicro.providers._redis.dispatch import Dispatcher, drain_and_close
 from grelmicro.providers._redis.errors import LostError, NoReplyError, UnreachableError, explained
 
 if TYPE_CHECKING:
@@ -37,20 +37,26 @@ class ClusterDispatcher(Dispatcher):
         self._reading: asyncio.Task[None] | None = None
         self._waiting: list[Call] = []
         self._held: set[Call] = set()
+        self._none_held = asyncio.Event()
         self._retired: set[asyncio.Task[None]] = set()
 
     @override
     async def aclose(self) -> None:
         try:
-            while self._held:
-                await asyncio.sleep(_PAUSE)
+            while True:
+                for channel in list(self._channels.values()):
+                    await channel.drain()
+                if not self._held:
+                    break
+                self._none_held.clear()
+                await self._none_held.wait()
         finally:
+            tasks = [self._loop.create_task(channel.aclose()) for channel in self._channels.values()]
             if self._reading is not None:
                 self._reading.cancel()
-                await asyncio.wait([self._reading])
-            closing = [self._loop.create_task(channel.aclose()) for channel in self._channels.values()]
-            if closing or self._retired:
-                await asyncio.wait([*closing, *self._retired])
+                tasks.append(self._reading)
+            if tasks or self._retired:
+                await asyncio.wait([*tasks, *self._retired])
 
     @override
     def _place(self, call: Call, *, again: bool = False) -> None:
@@ -62,11 +68,13 @@ class ClusterDispatcher(Dispatcher):
 
     @override
     def _once_more(self, channel: Channel, call: Call, error: Exception) -> bool:
-        if isinstance(error, AskError) and error.host:
-            address = self._client.nodes_manager.remap_host_port(error.host, int(error.port))
+        # A redirection without a host means the one that sent it; reading the map finds that out.
+        target: Any = error if isinstance(error, AskError) else None
+        if target and target.host:
+            address = self._client.nodes_manager.remap_host_port(target.host, int(target.port))
             call.asking = not isinstance(error, MovedError)
             if not call.asking:
-                self._moved[error.slot_id] = address
+                self._moved[target.slot_id] = address
             self._channel_to(address).submit(call, again=True)
             return True
         call.asking = False
@@ -112,6 +120,8 @@ class ClusterDispatcher(Dispatcher):
         """Say whether the call was still held; it is not any more."""
         held = call in self._held
         self._held.discard(call)
+        if not self._held:
+            self._none_held.set()
         return held and call.wanted
 
     def _expire(self, call: Call) -> None:
@@ -156,13 +166,13 @@ class ClusterDispatcher(Dispatcher):
             if failure is None and self._address_of(call) is not None:
                 self._place(call, again=True)
             else:
-                error = failure or UnreachableError("no node serves the slot")
-                call.fail(explained(error, self._where, call.key))
+                reason = failure or UnreachableError("no node serves the slot")
+                call.fail(explained(reason, self._where, call.key))
 
     def _retire(self) -> None:
         """Close the channels to nodes that have left."""
         present = {(node.host, int(node.port)) for node in self._client.get_nodes()}
         for address in self._channels.keys() - present:
-            task = self._loop.create_task(self._channels.pop(address).aclose())
+            task = self._loop.create_task(drain_and_close(self._channels.pop(address)))
             self._retired.add(task)
             task.add_done_callback(self._retired.discard)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoScriptError, ReadOnlyError
+from typing_extensions import override
 
 from grelmicro.providers._redis.calls import Call, pack
 from grelmicro.providers._redis.channel import Channel
@@ -119,15 +120,26 @@ class SingleDispatcher(Dispatcher):
         super().__init__(client, where, call_timeout)
         self._only = self._channel(client.connection_pool.make_connection)
 
+    @override
     async def aclose(self) -> None:
-        await self._only.aclose()
+        await drain_and_close(self._only)
 
+    @override
     def _place(self, call: Call, *, again: bool = False) -> None:
         self._only.submit(call, again=again)
 
+    @override
     def _once_more(self, channel: Channel, call: Call, error: Exception) -> bool:
         if not isinstance(error, LostError | ReadOnlyError) or call.retried:
             return False
         call.retried = True
         channel.submit(call, again=True)
         return True
+
+
+async def drain_and_close(channel: Channel) -> None:
+    """Close a channel once every call on it has ended."""
+    try:
+        await channel.drain()
+    finally:
+        await channel.aclose()
