@@ -9,18 +9,28 @@ from grelmicro.coordination.memory import (
     MemoryLockAdapter,
     MemoryScheduleAdapter,
 )
-from grelmicro.providers.memory import MemoryProvider
+from grelmicro.providers.memory import MemoryProvider, MemoryStore
+from grelmicro.testing import virtual_asyncio, virtual_trio
 from grelmicro.testing.conformance import (
     KindsSuite,
     LeaderElectionBackendSuite,
     LockBackendSuite,
+    LockSuite,
     ScheduleBackendSuite,
 )
 
 pytestmark = pytest.mark.variant("memory")
 
 
-@pytest.fixture(params=["asyncio", "trio"])
+CLOCKS = {
+    "asyncio": "asyncio",
+    "trio": "trio",
+    "virtual-asyncio": virtual_asyncio(),
+    "virtual-trio": virtual_trio(),
+}
+
+
+@pytest.fixture(params=CLOCKS.values(), ids=CLOCKS)
 def anyio_backend(request):
     return request.param
 
@@ -30,7 +40,24 @@ def provider():
     return MemoryProvider()
 
 
-class TestLocks(LockBackendSuite):
+class Quick:
+    """Knobs for a backend without a network."""
+
+    short = 0.05
+    grace = 0.01
+
+
+class TestLocks(Quick, LockBackendSuite):
+    keeps_fence_after_data_loss = True
+
+    @pytest.fixture(autouse=True)
+    def _provider(self, provider):
+        self.provider = provider
+
+    async def lose_data(self):
+        # As after a restart of the process.
+        self.provider._store = MemoryStore()
+
     @pytest.fixture
     async def backend(self, provider):
         async with MemoryLockAdapter(provider=provider) as backend:
@@ -41,7 +68,7 @@ class TestLocks(LockBackendSuite):
         return provider.lock()
 
 
-class TestElections(LeaderElectionBackendSuite):
+class TestElections(Quick, LeaderElectionBackendSuite):
     @pytest.fixture
     async def backend(self, provider):
         async with MemoryLeaderElectionAdapter(provider=provider) as backend:
@@ -52,7 +79,7 @@ class TestElections(LeaderElectionBackendSuite):
         return provider.leaderelection()
 
 
-class TestSchedules(ScheduleBackendSuite):
+class TestSchedules(Quick, ScheduleBackendSuite):
     @pytest.fixture
     async def backend(self, provider):
         async with MemoryScheduleAdapter(provider=provider) as backend:
@@ -67,3 +94,13 @@ class TestKinds(KindsSuite):
     @pytest.fixture
     def backends(self, provider):
         return provider.lock(), provider.leaderelection(), provider.schedule()
+
+
+class TestLock(Quick, LockSuite):
+    @pytest.fixture
+    def backend(self, provider):
+        return provider.lock()
+
+    @pytest.fixture
+    def peer(self, provider):
+        return provider.lock()

@@ -5,19 +5,25 @@ import pytest
 # Before the modules are imported: only then does pytest explain their failed assertions.
 _MODULES = (
     "_base",
+    "_lock_cancellation",
     "_lock_leases",
     "_lock_names",
     "_lock_races",
-    "kinds",
-    "leaderelection",
-    "lock",
-    "schedule",
+    "_lock_threads",
+    "_lock_use",
 )
-pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in _MODULES))
+_SUITES = ("kinds", "leaderelection", "lock", "schedule")
+pytest.register_assert_rewrite(*(f"{__name__}.{module}" for module in (*_MODULES, *_SUITES)))
 
 from grelmicro.testing.conformance.kinds import KindsSuite  # noqa: E402
 from grelmicro.testing.conformance.leaderelection import LeaderElectionBackendSuite  # noqa: E402
-from grelmicro.testing.conformance.lock import LockBackendSuite  # noqa: E402
+from grelmicro.testing.conformance.lock import LockBackendSuite, LockSuite  # noqa: E402
 from grelmicro.testing.conformance.schedule import ScheduleBackendSuite  # noqa: E402
 
-__all__ = ["KindsSuite", "LeaderElectionBackendSuite", "LockBackendSuite", "ScheduleBackendSuite"]
+__all__ = [
+    "KindsSuite",
+    "LeaderElectionBackendSuite",
+    "LockBackendSuite",
+    "LockSuite",
+    "ScheduleBackendSuite",
+]

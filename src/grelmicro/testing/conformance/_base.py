@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -19,9 +19,6 @@ T = TypeVar("T")
 
 LONG = 30.0
 """Seconds of a lease that must not end during a test."""
-
-SHORT = 0.2
-"""Seconds of a lease that is let lapse."""
 
 MAX_FENCE = 2**53
 """What a double, and so JavaScript and Lua, can still count."""
@@ -40,6 +37,9 @@ class BackendSuite:
 
     min_lease: ClassVar[float] = 0.0
     """Seconds of the shortest lease; a shorter one lasts this long. `lease_of` can say more."""
+
+    short: ClassVar[float] = 0.2
+    """Seconds of a lease that is let lapse, and in which one call to the backend must end."""
 
     grace: ClassVar[float] = 0.05
     """Seconds after the end of a lease by which the backend has noticed."""
@@ -78,8 +78,10 @@ async def concurrently(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
     return [results[index] for index in range(len(calls))]
 
 
-async def cancelled_by_scope(call: Callable[[], Awaitable[object]], turns: int) -> bool:
-    """Cancel the call by an anyio scope after that many turns of the loop; say whether it was too late."""
+async def cancelled_by_scope(
+    call: Callable[[], Awaitable[object]], turns: int, *, after: anyio.Event | None = None
+) -> bool:
+    """Cancel the call by an anyio scope, that many turns after its start or `after`; say whether too late."""
     finished = False
 
     async def run() -> None:
@@ -89,29 +91,40 @@ async def cancelled_by_scope(call: Callable[[], Awaitable[object]], turns: int) 
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        await _turns(turns, lambda: finished)
+        await _turns(turns, lambda: finished, after)
         tasks.cancel_scope.cancel()
     return finished
 
 
-async def cancelled_natively(call: Callable[[], Awaitable[object]], turns: int) -> bool:
+async def cancelled_natively(
+    call: Callable[[], Awaitable[object]], turns: int, *, after: anyio.Event | None = None
+) -> bool:
     """Cancel the call by asyncio's `task.cancel()`, which no anyio shield stops."""
 
     async def run() -> None:
         await call()
 
     task = asyncio.get_running_loop().create_task(run())
-    await _turns(turns, task.done)
+    await _turns(turns, task.done, after)
+    if task.done():
+        task.result()
+        return True
     task.cancel()
     await asyncio.wait([task])
-    if task.cancelled():
-        return False
-    task.result()
-    return True
+    if not task.cancelled():
+        task.result()
+        pytest.fail("a call swallowed its cancellation")
+    return False
 
 
-Cancel = Callable[[Callable[[], Awaitable[object]]], Awaitable[bool]]
-"""Starts a call, cancels it, and says whether that was too late."""
+class Cancel(Protocol):
+    """Starts a call, cancels it, and says whether that was too late."""
+
+    def __call__(
+        self, call: Callable[[], Awaitable[object]], *, after: anyio.Event | None = None
+    ) -> Awaitable[bool]:
+        """Count the turns until the cancellation from `after`, if that is given."""
+        ...
 
 
 async def cancelling_at_every_turn(attempt: Callable[[str, Cancel], Awaitable[bool]]) -> None:
@@ -126,7 +139,9 @@ async def cancelling_at_every_turn(attempt: Callable[[str, Cancel], Awaitable[bo
                 break
 
 
-async def _turns(count: int, finished: Callable[[], bool]) -> None:
+async def _turns(count: int, finished: Callable[[], bool], after: anyio.Event | None) -> None:
+    if after is not None:
+        await after.wait()
     for _ in range(count):
         if finished():
             return

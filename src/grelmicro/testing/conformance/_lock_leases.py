@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import anyio
 import pytest
 
-from grelmicro.testing.conformance._base import LONG, MAX_FENCE, SHORT, BackendSuite
+from grelmicro.testing.conformance._base import LONG, MAX_FENCE, BackendSuite
 from grelmicro.types import MAX_SECONDS
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ class LockLeases(LockBackendKnobs):
     async def test_a_refused_request_does_not_touch_the_lease(
         self, backend: LockBackend, unique: str
     ) -> None:
-        await fence_of(backend, unique, "a", SHORT)
+        await fence_of(backend, unique, "a", self.short)
         await backend.acquire(name=unique, token="b", duration=LONG)
-        await self.outlive(SHORT)
+        await self.outlive(self.short)
         assert await backend.locked(name=unique) is False
 
     async def test_release_frees(self, backend: LockBackend, peer: LockBackend, unique: str) -> None:
@@ -112,22 +112,22 @@ class LockLeases(LockBackendKnobs):
         assert await backend.owned(name=unique, token="b") is True
 
     async def test_a_lapsed_lock_is_free(self, backend: LockBackend, peer: LockBackend, unique: str) -> None:
-        await fence_of(backend, unique, "a", SHORT)
-        await self.outlive(SHORT)
+        await fence_of(backend, unique, "a", self.short)
+        await self.outlive(self.short)
         for side in (backend, peer):
             assert await side.locked(name=unique) is False
             assert await side.owned(name=unique, token="a") is False
 
     async def test_a_lapsed_token_cannot_be_released(self, backend: LockBackend, unique: str) -> None:
-        await fence_of(backend, unique, "a", SHORT)
-        await self.outlive(SHORT)
+        await fence_of(backend, unique, "a", self.short)
+        await self.outlive(self.short)
         assert await backend.release(name=unique, token="a") is False
 
     async def test_a_lapsed_token_cannot_free_the_next_holder(
         self, backend: LockBackend, peer: LockBackend, unique: str
     ) -> None:
-        old = await fence_of(backend, unique, "a", SHORT)
-        await self.outlive(SHORT)
+        old = await fence_of(backend, unique, "a", self.short)
+        await self.outlive(self.short)
         new = await fence_of(peer, unique, "b")
         assert new > old
         assert await backend.release(name=unique, token="a") is False
@@ -141,11 +141,11 @@ class LockLeases(LockBackendKnobs):
 
     async def test_a_repeated_request_can_lengthen_the_lease(self, backend: LockBackend, unique: str) -> None:
         start = anyio.current_time()
-        fence = await fence_of(backend, unique, "a", 2 * SHORT)
+        fence = await fence_of(backend, unique, "a", 2 * self.short)
         again = await fence_of(backend, unique, "a", LONG)
-        if anyio.current_time() - start < 2 * SHORT:
+        if anyio.current_time() - start < 2 * self.short:
             assert again == fence
-        await self.outlive(2 * SHORT)
+        await self.outlive(2 * self.short)
         assert await backend.owned(name=unique, token="a") is True
         assert await backend.acquire(name=unique, token="b", duration=LONG) is None
 
@@ -153,15 +153,15 @@ class LockLeases(LockBackendKnobs):
         self, backend: LockBackend, unique: str
     ) -> None:
         fence = await fence_of(backend, unique, "a", LONG)
-        assert await fence_of(backend, unique, "a", SHORT) == fence
-        await self.outlive(SHORT)
+        assert await fence_of(backend, unique, "a", self.short) == fence
+        await self.outlive(self.short)
         assert await backend.locked(name=unique) is False
 
     async def test_a_lapsed_token_is_granted_anew_with_a_larger_fence(
         self, backend: LockBackend, unique: str
     ) -> None:
-        old = await fence_of(backend, unique, "a", SHORT)
-        await self.outlive(SHORT)
+        old = await fence_of(backend, unique, "a", self.short)
+        await self.outlive(self.short)
         assert await fence_of(backend, unique, "a") > old
 
     async def test_a_released_token_is_granted_anew_with_a_larger_fence(
@@ -188,8 +188,8 @@ class LockLeases(LockBackendKnobs):
         for turn in range(3):
             fences.append(await fence_of(backend, unique, f"released-{turn}"))
             await backend.release(name=unique, token=f"released-{turn}")
-            fences.append(await fence_of(backend, unique, f"lapsed-{turn}", SHORT))
-            await self.outlive(SHORT)
+            fences.append(await fence_of(backend, unique, f"lapsed-{turn}", self.short))
+            await self.outlive(self.short)
         assert fences == sorted(set(fences))
 
     async def test_fences_grow_after_the_data_was_lost(self, backend: LockBackend, unique: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from anyio.lowlevel import checkpoint
 
-from grelmicro.testing.conformance._base import LONG, SHORT, Cancel, cancelling_at_every_turn, concurrently
+from grelmicro.testing.conformance._base import LONG, Cancel, cancelling_at_every_turn, concurrently
 from grelmicro.testing.conformance._lock_leases import LockBackendKnobs, fence_of
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ class LockRaces(LockBackendKnobs):
     async def test_of_many_tasks_one_takes_over_a_lapsed_lock(
         self, backend: LockBackend, peer: LockBackend, unique: str
     ) -> None:
-        old = await fence_of(backend, unique, "old", SHORT)
-        await self.outlive(SHORT)
+        old = await fence_of(backend, unique, "old", self.short)
+        await self.outlive(self.short)
         winner = await self._race(unique, backend, peer)
         assert await fence_of(peer, unique, f"t{winner}") > old
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class KindsSuite(BackendSuite):
     """A lock, an election and a schedule of the same name are three things.
 
-    The author's fixture `backends` yields open backends for locks, elections and schedules over the same data.
+    The author's fixture `backends` yields open lock, election and schedule backends over the same data.
     """
 
     async def test_one_name_can_be_a_lock_and_an_election_and_a_schedule(

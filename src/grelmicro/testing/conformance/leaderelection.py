@@ -11,7 +11,6 @@ import pytest
 from grelmicro.coordination.abc import LeaderRecord
 from grelmicro.testing.conformance._base import (
     LONG,
-    SHORT,
     BackendSuite,
     Cancel,
     cancelling_at_every_turn,
@@ -80,9 +79,9 @@ class LeaderElectionBackendSuite(BackendSuite):
     async def test_another_candidate_does_not_prolong_the_lease(
         self, backend: LeaderElectionBackend, unique: str
     ) -> None:
-        await _lead(backend, unique, "a", SHORT)
+        await _lead(backend, unique, "a", self.short)
         await backend.acquire_or_renew(name=unique, token="b", duration=LONG)
-        await self.outlive(SHORT)
+        await self.outlive(self.short)
         assert await backend.get(name=unique) is None
 
     async def test_a_renewal_moves_renewed_at_and_replaces_the_metadata(
@@ -103,23 +102,23 @@ class LeaderElectionBackendSuite(BackendSuite):
         self, backend: LeaderElectionBackend, unique: str
     ) -> None:
         await _lead(backend, unique, "a", LONG)
-        record = await _lead(backend, unique, "a", SHORT)
-        assert record.lease_duration == pytest.approx(self.lease_of(SHORT))
-        await self.outlive(SHORT)
+        record = await _lead(backend, unique, "a", self.short)
+        assert record.lease_duration == pytest.approx(self.lease_of(self.short))
+        await self.outlive(self.short)
         assert await backend.get(name=unique) is None
 
     async def test_a_renewal_keeps_the_lease_alive(self, backend: LeaderElectionBackend, unique: str) -> None:
-        await _lead(backend, unique, "a", 2 * SHORT)
+        await _lead(backend, unique, "a", 2 * self.short)
         await _lead(backend, unique, "a", LONG)
-        await self.outlive(2 * SHORT)
+        await self.outlive(2 * self.short)
         seen = await backend.acquire_or_renew(name=unique, token="b", duration=LONG)
         assert seen.holder == "a"
 
     async def test_a_lapsed_lease_is_taken_over(
         self, backend: LeaderElectionBackend, peer: LeaderElectionBackend, unique: str
     ) -> None:
-        first = await _lead(backend, unique, "a", SHORT, {"pod": "a-0"})
-        await self.outlive(SHORT)
+        first = await _lead(backend, unique, "a", self.short, {"pod": "a-0"})
+        await self.outlive(self.short)
         assert await peer.get(name=unique) is None
         second = await _lead(peer, unique, "b")
         assert second.transitions == first.transitions + 1
@@ -130,8 +129,8 @@ class LeaderElectionBackendSuite(BackendSuite):
     async def test_whoever_lets_a_lease_lapse_leads_anew(
         self, backend: LeaderElectionBackend, unique: str
     ) -> None:
-        first = await _lead(backend, unique, "a", SHORT)
-        await self.outlive(SHORT)
+        first = await _lead(backend, unique, "a", self.short)
+        await self.outlive(self.short)
         second = await _lead(backend, unique, "a")
         assert second.transitions == first.transitions + 1
         assert second.acquired_at > first.acquired_at
@@ -161,8 +160,8 @@ class LeaderElectionBackendSuite(BackendSuite):
     async def test_a_former_leader_cannot_release_its_successor(
         self, backend: LeaderElectionBackend, unique: str
     ) -> None:
-        await _lead(backend, unique, "a", SHORT)
-        await self.outlive(SHORT)
+        await _lead(backend, unique, "a", self.short)
+        await self.outlive(self.short)
         assert await backend.release(name=unique, token="a") is False
         record = await _lead(backend, unique, "b")
         assert await backend.release(name=unique, token="a") is False
@@ -212,8 +211,8 @@ class LeaderElectionBackendSuite(BackendSuite):
     async def test_of_many_candidates_one_takes_over_a_lapsed_lease(
         self, backend: LeaderElectionBackend, peer: LeaderElectionBackend, unique: str
     ) -> None:
-        await _lead(backend, unique, "old", SHORT)
-        await self.outlive(SHORT)
+        await _lead(backend, unique, "old", self.short)
+        await self.outlive(self.short)
         assert (await self._race(unique, backend, peer)).transitions == 1
 
     async def test_a_cancelled_campaign_leaves_nothing_that_its_token_cannot_release(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grelmicro.testing.conformance._base import (
-    SHORT,
     BackendSuite,
     Cancel,
     cancelling_at_every_turn,
@@ -80,7 +79,7 @@ class ScheduleBackendSuite(BackendSuite):
 
     async def test_a_claim_does_not_lapse(self, backend: ScheduleBackend, unique: str) -> None:
         await backend.claim(unique, _DUE)
-        await self.outlive(SHORT)
+        await self.outlive(self.short)
         assert await backend.last_fired(unique) == _DUE
         assert await backend.claim(unique, _DUE) is False
 
