@@ -26,9 +26,7 @@ def component(kind: str, name: str, *, wanted_by: str) -> Any:
     """
     app = active.get()
     if app is None:
-        msg = (
-            f"{wanted_by} found no active app. Pass backend=, or run it inside 'async with micro:'."
-        )
+        msg = f"{wanted_by} found no active app. Pass backend=, or run it inside 'async with micro:'."
         raise OutOfContextError(msg)
     try:
         return app.get(kind, name)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class Grelmicro:
     """A registry of providers and components with one lifetime.
 
-    `uses` takes, in the order of opening: providers, components, adapters, any other async context manager, and
-    classes of these that need no arguments. A provider given alone stands for a default component of every kind
-    that it serves. A provider that several components share is opened once, before the first of them, and
-    closed after the last. When opening fails half-way, what was open is closed in reverse.
+    `uses` takes, in the order of opening: providers, components, adapters, any other async context manager,
+    and classes of these that need no arguments. A provider given alone stands for a default component of
+    every kind that it serves. A provider that several components share is opened once, before the first of
+    them, and closed after the last. When opening fails half-way, what was open is closed in reverse.
 
     `micro.coordination` is `micro.get("coordination")`, and so for every kind.
     """

@@ -8,7 +8,7 @@ from contextvars import copy_context
 from typing import Generic, TypeVar
 
 import anyio
-from typing_extensions import TypeVarTuple, Unpack
+from typing_extensions import TypeVarTuple
 
 T = TypeVar("T")
 PosArgs = TypeVarTuple("PosArgs")
@@ -27,7 +27,8 @@ class Detached(Generic[T]):
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
         self._work = work
         self._finished = anyio.Event()
-        self._scope: anyio.CancelScope | None = None  # made in the task: a loop's callback has no current task
+        # Made in the task: anyio knows no current library in a callback of the loop.
+        self._scope: anyio.CancelScope | None = None
         self._unwanted = False
         self._value: T
         self._error: BaseException | None = None
@@ -86,9 +87,7 @@ class Detached(Generic[T]):
             self._finished.set()
 
 
-def spawn(
-    work: Callable[[Unpack[PosArgs]], Awaitable[T]], *args: Unpack[PosArgs], name: str | None = None
-) -> Detached[T]:
+def spawn(work: Callable[[*PosArgs], Awaitable[T]], *args: *PosArgs, name: str | None = None) -> Detached[T]:
     """Start `work(*args)` in a task of its own and return at once.
 
     It ends by itself or by `Detached.cancel`, and with the event loop at the latest; its error stays in the

@@ -40,7 +40,8 @@ class Component(Protocol):
 class Registry:
     """The items of an app.
 
-    A provider that stands alone implies components, which give way to explicit ones of the same kind and name.
+    A provider that stands alone implies components, which give way to explicit ones of the same kind and
+    name.
     """
 
     def __init__(self) -> None:

@@ -58,32 +58,18 @@ def call_from_thread(
     runs on the loop.
 
     Raises:
-        OutOfContextError: this is the loop's own thread, which would wait for itself, or the loop does not run.
+        OutOfContextError: this is the loop's own thread, which would wait for itself, or the loop is not
+            running.
     """
     submit = _submitter(loop)
     reply: Future[T] = Future()
     started: list[Detached[None]] = []
 
-    async def run() -> None:
-        try:
-            value = await work()
-        except BaseException as error:
-            with suppress(InvalidStateError):
-                reply.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        try:
-            reply.set_result(value)
-        except InvalidStateError:  # the thread has given up
-            if undo is not None:
-                await undo()
-
     def start() -> None:
         if reply.cancelled():
             return
         try:
-            started.append(spawn(run, name="grelmicro-from-thread"))
+            started.append(spawn(_answer, reply, work, undo, name="grelmicro-from-thread"))
         except BaseException as error:
             reply.set_exception(error)  # the thread must not wait for a task that never was
             raise
@@ -102,6 +88,24 @@ def call_from_thread(
             with suppress(OutOfContextError):  # a loop that has ended runs nothing that could be stopped
                 submit(stop, context)
         raise
+
+
+async def _answer(
+    reply: Future[T], work: Callable[[], Awaitable[T]], undo: Callable[[], Awaitable[object]] | None
+) -> None:
+    try:
+        value = await work()
+    except BaseException as error:
+        with suppress(InvalidStateError):
+            reply.set_exception(error)
+        if not isinstance(error, Exception):
+            raise
+        return
+    try:
+        reply.set_result(value)
+    except InvalidStateError:  # the thread has given up
+        if undo is not None:
+            await undo()
 
 
 def _submitter(loop: Any) -> Callable[[Callable[[], None], Any], None]:

@@ -4,7 +4,7 @@ GrelmicroError
 ├── SettingsValidationError            a setting breaks a rule (also ValueError)
 ├── OutOfContextError                  used where nothing is bound or open (also RuntimeError)
 ├── NoActiveAppError                   no app is active here (also RuntimeError)
-├── ComponentNotRegisteredError        nothing under that kind and name (also LookupError, AttributeError)
+├── ComponentNotRegisteredError        nothing of that kind and name (also LookupError, AttributeError)
 ├── ComponentAlreadyRegisteredError    two things under one kind and name (also ValueError)
 └── ProviderError                      a vendor cannot be reached or refuses (also ConnectionError)
 """

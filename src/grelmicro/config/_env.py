@@ -16,7 +16,7 @@ ConfigT = TypeVar("ConfigT", bound=BaseModel)
 _FALSE = frozenset({"0", "false", "no", "off", "n", "f"})
 
 
-def env_enabled(env_load: bool | None) -> bool:
+def env_enabled(env_load: bool | None) -> bool:  # noqa: FBT001 - passed on as it came
     """Say whether the environment is read: `env_load` when given, else `GREL_ENV_LOAD`, else yes."""
     if env_load is not None:
         return env_load
@@ -24,7 +24,7 @@ def env_enabled(env_load: bool | None) -> bool:
 
 
 def env_prefix_for(kind: str, name: str) -> str:
-    """Derive the prefix of a primitive's variables: `GREL_LOCK_` for the default one, else `GREL_LOCK_CART_`."""
+    """Derive the prefix of a primitive's variables: `GREL_LOCK_CART_`, for the default one `GREL_LOCK_`."""
     if name == "default":
         return f"GREL_{kind}_"
     return f"GREL_{kind}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}_"
@@ -58,6 +58,19 @@ def load_config(
         return config(**values)
     except ValidationError as error:
         raise settings_error(config.__name__, error, sources) from None
+
+
+def checked(config: ConfigT) -> ConfigT:
+    """Return `config`; a copy that was updated has not been validated yet.
+
+    Raises:
+        SettingsValidationError: it breaks a rule.
+    """
+    try:
+        type(config).model_validate(config.model_dump())
+    except ValidationError as error:
+        raise settings_error(type(config).__name__, error) from None
+    return config
 
 
 def settings_error(

@@ -16,7 +16,7 @@ def mask_url(url: str) -> str:
     scheme, separator, rest = masked.partition("://")
     if not separator:
         scheme, rest = "", masked
-    # A password with an unescaped "/" or "?" would end the authority early, so the last "@" ends the user part.
+    # A password may hold an unescaped "/" or "?", so it is the last "@" that ends the user part.
     user_part, at, tail = rest.rpartition("@")
     if not at:
         return masked

@@ -24,7 +24,7 @@ class ProviderAdapter(Generic[ProviderT]):
     """The keyword under which `Coordination` takes this adapter: `lock`, `election` or `schedule`."""
 
     _loop: Any = None
-    """The asyncio event loop (on trio: the `TrioToken`) that it was opened on; threads find their way by it."""
+    """The asyncio loop (on trio: the `TrioToken`) that it was opened on; threads find their way by it."""
 
     def __init__(self, provider: ProviderT | None) -> None:
         self._provider: ProviderT = self._new_provider() if provider is None else provider
@@ -46,7 +46,7 @@ class ProviderAdapter(Generic[ProviderT]):
 
     def as_component(self) -> Any:
         """Return the component that this adapter stands for when it is given to an app alone."""
-        from grelmicro.coordination import Coordination  # noqa: PLC0415 - the adapter must not need it otherwise
+        from grelmicro.coordination import Coordination  # noqa: PLC0415 - a cycle
 
         return Coordination(**{self.component_keyword: self})
 

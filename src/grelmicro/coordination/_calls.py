@@ -2,10 +2,10 @@
 
 What a call leaves behind, at its one await:
 
-- acquire cancelled, out of time, failed, or answered after its lease: perhaps granted. A release of that token
-  follows in a task of its own, behind the acquire itself; the caller does not wait for it.
-- release cancelled: perhaps done. A second release follows in a task of its own, and the caller's cancellation
-  is delivered when that has ended; "not owned" then means that the first one worked.
+- acquire cancelled, out of time, failed, or answered after its lease: perhaps granted. A release of that
+  token follows in a task of its own, behind the acquire itself; the caller does not wait for it.
+- release cancelled: perhaps done. A second release follows in a task of its own, and the caller's
+  cancellation is delivered when that has ended; "not owned" then means that the first one worked.
 - release out of time or failed: unclear, and said so. The lease ends by itself.
 """
 

@@ -41,13 +41,12 @@ _SLOTS = (_LOCK, _ELECTION, _SCHEDULE)
 class Coordination:
     """Locks, elections and schedules over one provider, or each over its own backend.
 
-    `source` serves all three; `lock`, `election` and `schedule` each replace one. All take a provider or a class
-    of one, the keywords also a backend or a class of one. Backends that are async context managers, and their
-    providers, are opened and closed with the component.
+    `source` serves all three; `lock`, `election` and `schedule` each replace one. All take a provider or a
+    class of one, the keywords also a backend or a class of one. Backends that are async context managers, and
+    their providers, are opened and closed with the component.
     """
 
     kind: str = "coordination"
-
 
     def __init__(
         self,
@@ -206,5 +205,3 @@ def _resolve(slot: _Slot, given: Any, source: Provider | None) -> Any:
         return given
     msg = f"{slot.keyword}: a {type(given).__name__} is neither a provider nor a {slot.protocol.__name__}"
     raise SettingsValidationError(msg)
-
-

@@ -72,12 +72,16 @@ class Holders:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self._inserts = itertools.count(1)
-        self._forget()
+        self._process = fork_count()
+        self._tasks: WeakKeyDictionary[Any, Hold] = WeakKeyDictionary()
+        self._threads: dict[int, Hold] = {}
 
     def get(self, owner: object) -> Hold | None:
         """Return what `owner` holds, lapsed or not."""
         if self._process != fork_count():  # what the parent holds, it alone may use
-            self._forget()
+            self._process = fork_count()
+            self._tasks.clear()
+            self._threads.clear()
         return self._threads.get(owner) if isinstance(owner, int) else self._tasks.get(owner)
 
     def add(self, owner: object, hold: Hold) -> None:
@@ -96,11 +100,6 @@ class Holders:
                 del self._threads[owner]
             else:
                 del self._tasks[owner]
-
-    def _forget(self) -> None:
-        self._process = fork_count()
-        self._tasks: WeakKeyDictionary[Any, Hold] = WeakKeyDictionary()
-        self._threads: dict[int, Hold] = {}
 
 
 def current_owner() -> object:
@@ -125,4 +124,3 @@ def current_clock() -> Callable[[], float]:
         import trio  # noqa: PLC0415 - only there when it runs the caller
 
         return trio.lowlevel.current_clock().current_time
-

@@ -29,7 +29,7 @@ def random_hex() -> str:
 
 
 def random_uuid1() -> str:
-    """Return a version 1 UUID with a random node (RFC 9562, section 5.1), since containers share MAC addresses."""
+    """Return a version 1 UUID with a random node (RFC 9562, 6.10): containers may share MAC addresses."""
     return str(uuid1(node=secrets.randbits(48) | (1 << 40), clock_seq=secrets.randbits(14)))
 
 

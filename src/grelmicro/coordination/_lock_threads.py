@@ -47,8 +47,8 @@ class ThreadLockAdapter:
     """A `Lock` for the thread that calls: same methods, same errors, blocking.
 
     The thread is the holder. Used on the event loop's own thread, every method raises `OutOfContextError` at
-    once. A thread that waits occupies a worker of its pool, so keep the pool larger than the number of waiters
-    whose holder needs a thread too, or pass a timeout.
+    once. A thread that waits occupies a worker of its pool, so keep the pool larger than the number of
+    waiters whose holder needs a thread too, or pass a timeout.
     """
 
     def __init__(self, lock: Lock) -> None:

@@ -29,7 +29,7 @@ ConfigT = TypeVar("ConfigT", bound=BaseLockConfig)
 
 
 class LockPrimitive(Reconfigurable[ConfigT], Generic[ConfigT, BackendT]):
-    """Base of the primitives. A subclass names its configuration and where the component keeps its backend."""
+    """Base of the primitives. A subclass names its configuration and its backend's place in the component."""
 
     _config_class: ClassVar[type[Any]]
     _env_kind: ClassVar[str]
@@ -66,8 +66,8 @@ class LockPrimitive(Reconfigurable[ConfigT], Generic[ConfigT, BackendT]):
         if isinstance(backend, type) or missing:
             lacks = "is a class" if isinstance(backend, type) else f"lacks {', '.join(missing)}()"
             msg = (
-                f"backend: {getattr(backend, '__name__', type(backend).__name__)} {lacks}; pass an instance of "
-                "a backend, the name of a registered component, or nothing to use the active app's"
+                f"backend: {getattr(backend, '__name__', type(backend).__name__)} {lacks}; pass an instance "
+                "of a backend, the name of a registered component, or nothing to use the active app's"
             )
             raise SettingsValidationError(msg)
         return backend

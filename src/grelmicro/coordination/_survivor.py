@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from grelmicro._detached import Detached, spawn
 
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class SurvivingLockBackend:
-    """A `LockBackend` around another one: each call runs in a task of its own, those of one token in order."""
+    """A `LockBackend` around another: each call runs in a task of its own, those of one token in order."""
 
     survives_cancellation = True
 
     def __init__(self, backend: LockBackend) -> None:
         self._backend = backend
-        self._last: dict[tuple[str, str], Detached[object]] = {}
+        self._last: dict[tuple[str, str], Detached[Any]] = {}
 
     async def acquire(self, *, name: str, token: str, duration: float) -> int | None:
         """Pass on."""

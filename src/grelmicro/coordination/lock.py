@@ -6,8 +6,8 @@ free -> asking -> held -> releasing -> free
 
 - asking: cancelled, failed or out of time goes back to free, and what was perhaps granted is given back.
 - held: ends by itself when the lease does, with no call made; the next operation finds it lapsed.
-- releasing: goes to free when the backend has answered, or when it was the end of a block. A bare release that
-  failed goes back to held, so that it can be tried again.
+- releasing: goes to free when the backend has answered, or when it was the end of a block. A bare release
+  that failed goes back to held, so that it can be tried again.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Lock(LockPrimitive[LockConfig, LockBackend]):
     """A lock with a lease, owned by the task (or thread) that acquired it.
 
     At most one holder is live per name, over every process that uses the same backend. It frees itself
-    `lease_duration` seconds after the last acquire or extend, counted by the backend's clock, whatever becomes
-    of the holder; a holder that may stand still that long should let the resource check `fencing_token`.
+    `lease_duration` seconds after the last acquire or extend, counted by the backend's clock, whatever
+    becomes of the holder; one that may stand still that long should let the resource check `fencing_token`.
 
     Each `Lock` object is a worker of its own, and each task and thread that uses it a holder of its own. The
     lock does not nest. A task hands nothing on to its children: they wait like anybody else.
@@ -120,12 +120,12 @@ class Lock(LockPrimitive[LockConfig, LockBackend]):
         """The same lock for a worker thread, blocking; the thread is the holder."""
         return ThreadLockAdapter(self)
 
-    async def acquire(self, *, timeout: float | None = None) -> LockHandle:  # noqa: ASYNC109 - the contract's own
+    async def acquire(self, *, timeout: float | None = None) -> LockHandle:
         """Wait for the lock and take it.
 
         Args:
-            timeout: seconds to wait; None waits for ever, 0 tries exactly once. Over by then, plus one turn of
-                the event loop, whatever the network does.
+            timeout: seconds to wait; None waits for ever, 0 tries exactly once. Over by then, plus one turn
+                of the event loop, whatever the network does.
 
         Cancelled or timed out, it leaves nothing held: a grant that slipped through is given back.
 
@@ -219,7 +219,7 @@ class Lock(LockPrimitive[LockConfig, LockBackend]):
         """
         return await self._calls().owned(self._key, token, LockOwnedCheckError)
 
-    async def do_thread_acquire(self, thread_id: int, *, timeout: float | None = None) -> LockHandle:  # noqa: ASYNC109
+    async def do_thread_acquire(self, thread_id: int, *, timeout: float | None = None) -> LockHandle:
         """Run `acquire` on the event loop, with a thread as the holder."""
         return await self._acquire(thread_id, check_timeout(timeout))
 
@@ -355,4 +355,3 @@ class Lock(LockPrimitive[LockConfig, LockBackend]):
 
     def _timed_out(self, timeout: float | None) -> LockTimeoutError:
         return LockTimeoutError(f"lock {self._name!r} was not free within {timeout:g} s")
-

@@ -61,7 +61,7 @@ class Provider(ABC):
         """Make one round trip.
 
         Raises:
-            ProviderError: the vendor did not answer as it should within `call_timeout`; the cause is attached.
+            ProviderError: the vendor did not answer well within `call_timeout`; its cause is attached.
             OutOfContextError: the provider is not open.
         """
 
@@ -71,7 +71,7 @@ class Provider(ABC):
 
     def default_components(self) -> Sequence[Any]:
         """Return the components that this provider stands for when it is given to an app alone."""
-        from grelmicro.coordination import Coordination  # noqa: PLC0415 - the provider must not need it otherwise
+        from grelmicro.coordination import Coordination  # noqa: PLC0415 - a cycle
 
         return (Coordination(self),)
 
@@ -83,8 +83,8 @@ class Provider(ABC):
     def _require_open(self) -> None:
         if not self.is_open:
             msg = (
-                f"{type(self).__name__} is not open: use it inside 'async with micro:' of an app that was given "
-                "it, or inside 'async with' of the provider or its adapter"
+                f"{type(self).__name__} is not open: use it inside 'async with micro:' of an app that was "
+                "given it, or inside 'async with' of the provider or its adapter"
             )
             raise OutOfContextError(msg)
 
