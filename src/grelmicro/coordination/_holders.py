@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from grelmicro._threads import calling_thread
@@ -15,7 +14,8 @@ from grelmicro.coordination._identity import Identity, fork_count
 if TYPE_CHECKING:
     from grelmicro.coordination._calls import LockCalls
 
-_SWEEP_EVERY = 64
+_SWEEP_FROM = 64
+"""How many identities may hold something before lapsed holds are looked for."""
 
 
 class Lease:
@@ -67,11 +67,17 @@ class Hold:
 
 
 class Holders:
-    """The holds of one lock identity. Holders are tasks, compared as objects, and threads, by number."""
+    """The holds of one lock identity. Holders are tasks, compared as objects, and threads, by number.
+
+    One that holds something stays alive, whoever made it; a hold whose lease has ended is swept sooner or
+    later, since a task or thread that is gone lets go of nothing.
+    """
+
+    _holding: ClassVar[set[Holders]] = set()
+    _sweep_at: ClassVar[int] = _SWEEP_FROM
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        self._inserts = itertools.count(1)
         self._process = fork_count()
         self._tasks: WeakKeyDictionary[Any, Hold] = WeakKeyDictionary()
         self._threads: dict[int, Hold] = {}
@@ -82,24 +88,34 @@ class Holders:
             self._process = fork_count()
             self._tasks.clear()
             self._threads.clear()
-        return self._threads.get(owner) if isinstance(owner, int) else self._tasks.get(owner)
+        return self._of(owner).get(owner)
 
     def add(self, owner: object, hold: Hold) -> None:
         """Note that `owner` holds it, in place of a hold that lapsed."""
-        if isinstance(owner, int):
-            self._threads[owner] = hold
-            if next(self._inserts) % _SWEEP_EVERY == 0:  # a thread that ended never lets go
-                self._threads = {n: h for n, h in self._threads.items() if h.lease.left() > 0}
-        else:
-            self._tasks[owner] = hold
+        self._of(owner)[owner] = hold
+        self._holding.add(self)
+        if len(self._holding) > Holders._sweep_at:
+            for holders in tuple(self._holding):
+                holders._sweep()
+            Holders._sweep_at = max(_SWEEP_FROM, 2 * len(self._holding))
 
     def drop(self, owner: object, hold: Hold) -> None:
         """Forget `hold`, unless `owner` holds something else by now."""
         if self.get(owner) is hold:
-            if isinstance(owner, int):
-                del self._threads[owner]
-            else:
-                del self._tasks[owner]
+            del self._of(owner)[owner]
+            if not self._tasks and not self._threads:
+                self._holding.discard(self)
+
+    def _of(self, owner: object) -> MutableMapping[Any, Hold]:
+        return self._threads if isinstance(owner, int) else self._tasks
+
+    def _sweep(self) -> None:
+        for holds in (self._tasks, self._threads):
+            for owner, hold in tuple(holds.items()):
+                if hold.lease.left() <= 0:
+                    del holds[owner]
+        if not self._tasks and not self._threads:
+            self._holding.discard(self)
 
 
 def current_owner() -> object:
