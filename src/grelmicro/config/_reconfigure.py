@@ -21,7 +21,7 @@ class Reconfigurable(Generic[ConfigT]):
     """
 
     def __init__(self, config: ConfigT) -> None:
-        self._config = config
+        self._config: ConfigT = config
         self._swap = anyio.Lock()
 
     @property
