@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from typing import Self
 
 import anyio
 import pytest
@@ -54,7 +55,7 @@ class Recorder:
         self._log = log
         self._fails = fails
 
-    async def __aenter__(self) -> Recorder:
+    async def __aenter__(self) -> Self:
         if self._fails:
             raise ValueError(self.name)
         self._log.append(f"open {self.name}")
@@ -352,7 +353,7 @@ def test_importing_loads_no_vendor(anyio_backend: str) -> None:
 def test_the_app_imports_no_component(anyio_backend: str) -> None:
     code = (
         "import sys, grelmicro\n"
-        "sys.exit(', '.join(m for m in sys.modules if m.startswith(('grelmicro.coordination', 'grelmicro.task',"
-        " 'grelmicro.providers'))) or None)"
+        "kinds = ('grelmicro.coordination', 'grelmicro.task', 'grelmicro.providers')\n"
+        "sys.exit(', '.join(m for m in sys.modules if m.startswith(kinds)) or None)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

@@ -9,6 +9,7 @@ import uuid
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from pydantic import ValidationError
 
 from grelmicro import SettingsValidationError
@@ -201,7 +202,7 @@ class Applied(Reconfigurable[LockConfig]):
     async def _on_reconfigured(self, old: LockConfig, new: LockConfig) -> None:
         self.running += 1
         assert self.running == 1
-        await anyio.sleep(0)
+        await checkpoint()
         self.running -= 1
         if new.lease_duration == 13:
             raise RuntimeError

@@ -96,7 +96,7 @@ class Holders:
         self._holding.add(self)
         if len(self._holding) > Holders._sweep_at:
             for holders in tuple(self._holding):
-                holders._sweep()
+                holders.sweep()
             Holders._sweep_at = max(_SWEEP_FROM, 2 * len(self._holding))
 
     def drop(self, owner: object, hold: Hold) -> None:
@@ -109,7 +109,8 @@ class Holders:
     def _of(self, owner: object) -> MutableMapping[Any, Hold]:
         return self._threads if isinstance(owner, int) else self._tasks
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Forget what has lapsed."""
         for holds in (self._tasks, self._threads):
             for owner, hold in tuple(holds.items()):
                 if hold.lease.left() <= 0:

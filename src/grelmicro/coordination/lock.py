@@ -23,9 +23,10 @@ from pydantic import Field
 from grelmicro.coordination._calls import DeadlineError, LockCalls
 from grelmicro.coordination._holders import Hold, Holders, Lease, LockHandle, current_clock, current_owner
 from grelmicro.coordination._identity import Identity, random_hex
+from grelmicro.coordination._leased import LeasedLock
 from grelmicro.coordination._lock_threads import ThreadLockAdapter
 from grelmicro.coordination._names import lock_key
-from grelmicro.coordination._primitive import BaseLockConfig, LockPrimitive
+from grelmicro.coordination._primitive import BaseLockConfig
 from grelmicro.coordination._waiting import check_timeout, until_next_try
 from grelmicro.coordination.abc import LockBackend
 from grelmicro.coordination.errors import (
@@ -33,7 +34,6 @@ from grelmicro.coordination.errors import (
     LockLockedCheckError,
     LockNotOwnedError,
     LockOwnedCheckError,
-    LockReentrantError,
     LockTimeoutError,
     WouldBlockError,
 )
@@ -57,7 +57,7 @@ class LockConfig(BaseLockConfig):
     """Spread of the pauses between tries, in [0, 1)."""
 
 
-class Lock(LockPrimitive[LockConfig, LockBackend]):
+class Lock(LeasedLock[LockConfig]):
     """A lock with a lease, owned by the task (or thread) that acquired it.
 
     At most one holder is live per name, over every process that uses the same backend. It frees itself
@@ -70,8 +70,7 @@ class Lock(LockPrimitive[LockConfig, LockBackend]):
 
     _config_class: ClassVar[type[LockConfig]] = LockConfig
     _env_kind: ClassVar[str] = "LOCK"
-    _component_attribute: ClassVar[str] = "lock_backend"
-    _backend_methods: ClassVar[tuple[str, ...]] = ("acquire", "release", "locked", "owned")
+    _noun: ClassVar[str] = "lock"
 
     def __init__(
         self,
@@ -109,7 +108,6 @@ class Lock(LockPrimitive[LockConfig, LockBackend]):
         super()._bind(name, config, backend)
         self._key = lock_key(name)
         self._holders = Holders(Identity(config.worker, random_hex))
-        self._cached_calls: LockCalls | None = None
 
     def share_holders(self, shared: MutableMapping[str, Holders]) -> None:
         """Be one lock with all others of this name that share the same mapping. For the component."""
@@ -273,26 +271,15 @@ class Lock(LockPrimitive[LockConfig, LockBackend]):
 
     async def _extend(self, owner: object) -> LockHandle:
         hold = self._require_hold(owner)
-        token, lease, calls = hold.handle.token, hold.lease, hold.calls
-        duration = self._config.lease_duration
-        end = lease.deadline
-        # Whatever becomes of the request, it may shorten what was left.
-        lease.deadline = min(end, current_time() + duration)
-        try:
-            grant = await calls.acquire(self._key, token, duration, deadline=end, give_back=False)
-        except DeadlineError:
-            raise self._lapsed(owner, hold) from None
-        if grant is not None and grant.fencing_token == hold.handle.fencing_token:
-            lease.deadline = grant.deadline
-            return hold.handle
-        self._holders.drop(owner, hold)
-        if grant is not None:  # it had lapsed, and this request took it anew
-            await calls.release(self._key, token, within=duration)
-        raise self._lost()
+        await self._renew(owner, hold, self._key, self._config.lease_duration)
+        return hold.handle
 
     async def _release(self, owner: object) -> None:
         hold = self._require_hold(owner)
-        released = await hold.calls.release(self._key, hold.handle.token, within=hold.lease.left())
+        left = hold.lease.left()
+        if left <= 0:
+            raise self._lapsed(owner, hold, self._key)
+        released = await hold.calls.release(self._key, hold.handle.token, within=left)
         self._holders.drop(owner, hold)
         if not released:
             raise self._lost()
@@ -321,37 +308,6 @@ class Lock(LockPrimitive[LockConfig, LockBackend]):
             if hold is not None:
                 self._holders.drop(owner, hold)
             raise
-
-    def _calls(self) -> LockCalls:
-        backend = self.backend
-        calls = self._cached_calls
-        if calls is None or calls.backend is not backend:
-            calls = self._cached_calls = LockCalls(backend)
-        return calls
-
-    def _refuse_reentry(self, owner: object) -> None:
-        hold = self._holders.get(owner)
-        if hold is not None and hold.lease.left() > 0:
-            msg = f"lock {self._name!r} is already held here; it does not nest"
-            raise LockReentrantError(msg)
-
-    def _require_hold(self, owner: object) -> Hold:
-        hold = self._holders.get(owner)
-        if hold is None:
-            msg = f"lock {self._name!r} is not held here"
-            raise LockNotOwnedError(msg)
-        if hold.lease.left() <= 0:
-            raise self._lapsed(owner, hold)
-        return hold
-
-    def _lapsed(self, owner: object, hold: Hold) -> LockNotOwnedError:
-        """Forget a hold whose lease ended by the local clock; the backend may end it a round trip later."""
-        self._holders.drop(owner, hold)
-        hold.calls.clean_up(self._key, hold.handle.token)
-        return self._lost()
-
-    def _lost(self) -> LockNotOwnedError:
-        return LockNotOwnedError(f"lock {self._name!r} is no longer held here: its lease has ended")
 
     def _timed_out(self, timeout: float | None) -> LockTimeoutError:
         return LockTimeoutError(f"lock {self._name!r} was not free within {timeout:g} s")
