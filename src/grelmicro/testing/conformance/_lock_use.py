@@ -32,10 +32,18 @@ class LockKnobs(BackendSuite):
         """Return the backend as another process has it: over another connection, where that makes sense."""
         return backend
 
-    def lock(self, name: str, backend: LockBackend, duration: float = LONG) -> Lock:
+    def lock(
+        self, name: str, backend: LockBackend, duration: float = LONG, retry_interval: float = _PAUSE
+    ) -> Lock:
         """Return a lock of its own identity, as another process would make it."""
-        lease = self.lease_of(duration)
-        return Lock(name, backend=backend, lease_duration=lease, retry_interval=_PAUSE, env_load=False)
+        return Lock(
+            name,
+            backend=backend,
+            lease_duration=self.lease_of(duration),
+            retry_interval=retry_interval,
+            retry_jitter=0,
+            env_load=False,
+        )
 
 
 class LockUse(LockKnobs):
@@ -132,7 +140,7 @@ class LockUse(LockKnobs):
         assert await lock.locked() is False
 
     async def test_a_timeout_does_not_wait_for_the_next_try(self, backend: LockBackend, unique: str) -> None:
-        patient = Lock(unique, backend=backend, retry_interval=LONG, retry_jitter=0, env_load=False)
+        patient = self.lock(unique, backend, retry_interval=LONG)
         async with self.lock(unique, backend):
             start = anyio.current_time()
             with pytest.raises(LockTimeoutError):
