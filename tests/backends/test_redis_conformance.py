@@ -97,6 +97,7 @@ class TestLocks(LockBackendSuite):
     def situation(self, request, place, unique):
         get = request.getfixturevalue
         self.place, self.unique_part = place, unique
+        self.many = 2000 if place in ("redis", "cluster") else 200
         if "cluster" in place:
             self.servers = lambda: get("cluster").nodes
         elif "sentinel" in place:
