@@ -1,0 +1,192 @@
+"""Calls made in the same turn of the event loop travel together.
+
+A lane takes a connection, then whatever is ready, as one statement for many names, until nothing is. Few
+lanes run at a time, so what comes while all are busy travels in larger batches. Calls that have to wait for a
+row lock are moved to a lane of their own, where they delay nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from grelmicro.coordination.postgres._queues import Queues
+from grelmicro.coordination.postgres._statement import Call, Statement
+from grelmicro.errors import OutOfContextError
+from grelmicro.providers._postgres.connections import cannot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from grelmicro.coordination.postgres._collector import Collector
+    from grelmicro.coordination.postgres._table import Table
+    from grelmicro.providers._postgres.connections import Connection, Connections
+
+_MAX_LANES = 4
+
+_NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+_ROW_LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+
+
+class Batcher:
+    """Sends the calls on one table over the connections of one open provider."""
+
+    def __init__(self, connections: Connections, table: Table, collector: Collector | None) -> None:
+        self.connections = connections
+        self._table = table
+        self._collector = collector
+        self._loop = asyncio.get_running_loop()
+        self._queues = Queues(connections.call_timeout)
+        self._lanes = 0
+        self._gathering = False
+        """Whether a lane will take what is ready as soon as it has a connection."""
+        self._unsticking = False
+
+    def call(
+        self, statement: Statement, name: str, token: str | None, *arguments: Any
+    ) -> asyncio.Future[Any]:
+        """Return the future answer of a call. Cancelling it undoes nothing that was sent.
+
+        Raises:
+            TypeError: the name is no string.
+        """
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - it would spoil its batch
+            raise TypeError(f"name: must be a string, not {type(name).__name__}")
+        call = Call(statement, name, token, arguments, self._loop.create_future())
+        self._queues.add(call)
+        self._open_lanes()
+        return call.future
+
+    def _open_lanes(self) -> None:
+        if self._queues.ready and not self._gathering and self._lanes < _MAX_LANES:
+            self._gathering = True
+            self._lanes += 1
+            self.connections.start(self._lane())
+        if self._queues.stuck and not self._unsticking:
+            self._unsticking = True
+            self.connections.start(self._stuck_lane())
+
+    async def _lane(self) -> None:
+        queues = self._queues
+        connection: Connection | None = None
+        gathered = False
+        try:
+            while queues.ready:
+                if connection is None:
+                    connection = await self.connections.take()
+                if not gathered:
+                    self._gathering, gathered = False, True
+                calls = queues.gather()
+                self._open_lanes()
+                if calls:
+                    connection = await self._send(connection, calls)
+            await self._finish(connection)
+        except asyncio.CancelledError:
+            self._close(connection)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
+            queues.fail_ready(cannot("cannot be reached", self.connections.where, error))
+        finally:
+            self._lanes -= 1
+            if not gathered:
+                self._gathering = False
+            self._open_lanes()
+
+    async def _stuck_lane(self) -> None:
+        """Send all of a kind, skipping locked rows, then one that waits a moment for its row, and again."""
+        queues = self._queues
+        connection: Connection | None = None
+        try:
+            while queues.stuck:
+                if connection is None:
+                    connection = await self.connections.take()
+                calls = queues.gather_stuck()
+                if len(calls) > 1:
+                    connection = await self._send(connection, calls)
+                    if connection is None or not queues.stuck:
+                        continue
+                    calls = [queues.stuck.popleft()]
+                if calls:
+                    connection = await self._send(connection, calls)
+            await self._finish(connection)
+        except asyncio.CancelledError:
+            self._close(connection)
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            calls, queues.stuck = list(queues.stuck), type(queues.stuck)()
+            queues.fail(calls, cannot("cannot be reached", self.connections.where, error))
+        finally:
+            self._unsticking = False
+            self._open_lanes()
+
+    async def _send(self, connection: Connection, calls: Sequence[Call]) -> Connection | None:
+        """Send calls of one kind and see to what follows. Returns the connection, if it still is of use."""
+        statement = calls[0].statement
+        sql, arguments = statement.for_one(calls[0]) if len(calls) == 1 else statement.for_many(calls)
+        if statement.collects and self._collector is not None:
+            self._collector.count(len(calls))
+        try:
+            rows = await self.connections.fetch(connection, sql, *arguments)
+        except Exception as error:  # noqa: BLE001 - each call hears of what concerns it
+            failure = await self._refused(connection, calls, error)
+            if failure is None:
+                return connection
+            self.connections.drop(connection)
+            await self.connections.distrust()
+            self._lost(calls, failure)
+            return None
+        self._queues.answer(calls, {row["name"]: row for row in rows})
+        return connection
+
+    async def _refused(
+        self, connection: Connection, calls: Sequence[Call], error: Exception
+    ) -> Exception | None:
+        """See to calls whose statement failed. Returns the error instead if the connection was lost."""
+        if self.connections.is_lost(connection, error):
+            return error
+        if isinstance(error, _NO_TABLE) and not calls[0].table_missed:
+            try:
+                await self._table.create(self.connections, connection)
+            except Exception as failure:  # noqa: BLE001 - the callers hear of it
+                if self.connections.is_lost(connection, failure):
+                    return failure
+                self._queues.fail(calls, failure)
+                return None
+            for call in calls:
+                call.table_missed = True
+            self._queues.put_back(calls)
+        elif self.connections.adapt(error):
+            self._queues.put_back(calls)
+        elif len(calls) > 1:
+            self._queues.put_back(calls, alone=True)
+        elif isinstance(error, _ROW_LOCKED):
+            self._queues.stick(calls[0])
+        else:
+            self._queues.fail(calls, error)
+        return None
+
+    def _lost(self, calls: Sequence[Call], error: Exception) -> None:
+        """Send again, once, what was under way on a connection that was lost: repeating is harmless."""
+        again = [call for call in calls if not call.resent]
+        self._queues.fail(
+            [call for call in calls if call.resent], cannot("was lost twice", self.connections.where, error)
+        )
+        for call in again:
+            call.resent = True
+        self._queues.put_back(again)
+
+    async def _finish(self, connection: Connection | None) -> None:
+        if connection is None:
+            return
+        collector = self._collector
+        if collector is None or not collector.is_due or await collector.run(self.connections, connection):
+            await self.connections.give(connection)
+        else:
+            self.connections.drop(connection)
+
+    def _close(self, connection: Connection | None) -> None:
+        if connection is not None:
+            self.connections.drop(connection)
+        self._queues.fail_all(OutOfContextError("PostgresProvider was closed before the answer came"))
