@@ -40,7 +40,9 @@ class _MemoryAdapter(ProviderAdapter[MemoryProvider]):
 
     @property
     def _store(self) -> MemoryStore:
-        return self._provider.client
+        store = self._provider.client
+        store.warn_of_processes()
+        return store
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

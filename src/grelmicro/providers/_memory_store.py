@@ -75,7 +75,6 @@ class MemoryStore:
 
     def now(self) -> float:
         """Return seconds: the running loop's clock, and real time from one loop to the next."""
-        self._warn_of_processes()
         loop, loop_time, real_time = current_token().native_token, anyio.current_time(), time.monotonic()
         if self._loop is not None and self._loop() is loop:
             elapsed = loop_time - self._loop_time
@@ -91,7 +90,8 @@ class MemoryStore:
         self._fence = next_fence(self._fence, wall_time())
         return self._fence
 
-    def _warn_of_processes(self) -> None:
+    def warn_of_processes(self) -> None:
+        """Log, once, that there seem to be other processes, which the state cannot be shared with."""
         if self._warned:
             return
         if os.getpid() != self._pid:
