@@ -38,8 +38,6 @@ class Claim:
         self.token = token
         self.backend: LeaderElectionBackend | None = None
         """The backend asked last."""
-        self.stray = False
-        """Whether a grant came too late to be used and was not given back yet."""
         self._held_until = -math.inf
         self._pending: Detached[None] | None = None
         self._released = False
@@ -59,7 +57,7 @@ class Claim:
     ) -> LeaderRecord:
         """Take or renew the lease. Over by `until` (loop time) or when cancelled, whatever the backend does.
 
-        A grant that comes later makes the claim `stray`, or is given back at once if the claim was given up.
+        A grant that comes later is given back if the claim was released in the meantime.
 
         Raises:
             TimeoutError: there was no answer by then.
@@ -130,7 +128,6 @@ class Claim:
             return
         if not call.wanted and call.record.holder == self.token:
             self._held_until = max(self._held_until, current_time() + duration)
-            self.stray = True
             if self._released:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(duration):
                     await self._send_release()

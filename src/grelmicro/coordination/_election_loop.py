@@ -14,16 +14,18 @@ States:
 At each await:
 
 - request for the lease. It runs in a task of its own, so a call that hangs or swallows cancellation cannot
-  hold the loop back. Out of time (`backend_timeout`, at most the time left to lead), failed or nonsensical:
-  the term goes on until its deadline, and the loop asks again. Reply lost: the same, and the next request of
-  the same token renews what was perhaps granted. Reply too late: not obtained, and given back unless a later
-  request of the same token was confirmed. Cancelled: stopping; the outcome is open, so a release follows.
+  hold the loop back. Out of time (`backend_timeout`, at most the time left to lead), failed, nonsensical, or
+  answered too late: not obtained. A term goes on until its deadline, and the same token asks again. A
+  follower gives back what it may have got, in a task of its own, and asks again with another token: a worker
+  that is heard but does not hear must not keep the lease from everybody. Cancelled: stopping; the outcome is
+  open, so a release follows.
 - end of the work: no limit, since leading again earlier would let two terms overlap. Work that outlasts the
   lease is reported as an error. Cancelled: stopping.
 - pause between requests: ends at the deadline. Cancelled: stopping.
 - stopping: runs in a task of its own, which neither asyncio's native `task.cancel()` nor `asyncio.timeout`
-  reaches. The loop's task waits for it, but no longer than the lease lasts; a second, native cancellation
-  ends that wait (it may come from work that waits for the loop's task, and has to end first).
+  reaches. The loop's task waits for it while the lease lasts (without one, `backend_timeout` at most); a
+  second, native cancellation ends that wait (it may come from work that waits for the loop's task, and has to
+  end first).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import get_cancelled_exc_class
 
-from grelmicro._detached import spawn
+from grelmicro._detached import Detached, spawn
 from grelmicro.coordination._election_claim import Claim
 from grelmicro.coordination._election_failures import Failures, describe
 from grelmicro.coordination._election_term import Changes, Term
@@ -82,6 +84,7 @@ class Campaign:
         self._term: Term | None = None
         self._running_in: int | None = None
         self._failures = Failures(name)
+        self._giving_back: Detached[None] | None = None
         self.record: LeaderRecord | None = None
 
     @property
@@ -122,7 +125,7 @@ class Campaign:
         self._clock = current_clock()
         if self._term is not None and not self._term.here:
             self._term = None
-        self._claim = self._new_claim()
+        self._claim, self._giving_back = self._new_claim(), None
         self._running_in = fork_count()
         try:
             task_status.started()
@@ -148,12 +151,12 @@ class Campaign:
                 now=self._clock(),
                 error_interval=config.error_interval,
             )
+            if self._term is None:
+                self._give_back(config)
             answered = False
         else:
             self._failures.end()
             answered = True
-        if self._claim.stray and self._term is None:
-            await self._give_back(config)
         await self._pause(config, answered=answered)
 
     async def _ask(self, config: LeaderElectionConfig) -> None:
@@ -188,10 +191,8 @@ class Campaign:
         elif self._clock() < asked_at + config.renew_deadline:
             self._begin(Term(self._clock, self._changes, **timings))
         else:
-            claim.stray = True
             msg = "the grant arrived after its time to lead had ended"
             raise TimeoutError(msg)
-        claim.stray = False
 
     def _begin(self, term: Term) -> None:
         self._term = term
@@ -235,7 +236,7 @@ class Campaign:
             await anyio.sleep(pause)
             return
         if answered:
-            pause = min(pause, (term.deadline - self._clock()) * _LATEST_RENEWAL)
+            pause = max(0, min(pause, (term.deadline - self._clock()) * _LATEST_RENEWAL))
         with anyio.CancelScope(deadline=term.deadline):
             await anyio.sleep(pause)
 
@@ -245,34 +246,37 @@ class Campaign:
         if term is not None:
             term.end()
             logger.info("Election %r: this worker stops and hands over.", self._name)
-        elif claim.held_until <= self._clock():
-            return
         handing_over = spawn(self._hand_over, term, claim, config, name="grelmicro-hand-over")
-        with anyio.CancelScope(shield=True, deadline=claim.held_until):
+        now = self._clock()
+        limit = claim.held_until if claim.held_until > now else now + config.backend_timeout
+        with anyio.CancelScope(shield=True, deadline=limit):
             await handing_over.wait()
+            if self._giving_back is not None:
+                await self._giving_back.wait()
 
     async def _hand_over(self, term: Term | None, claim: Claim, config: LeaderElectionConfig) -> None:
         if term is not None:
             await self._drain(term)
-        await self._release(claim, config)
+        await self._release(claim, config, logging.WARNING)
 
-    async def _give_back(self, config: LeaderElectionConfig) -> None:
-        """Release what was granted too late, and go on with another token."""
+    def _give_back(self, config: LeaderElectionConfig) -> None:
+        """Release what was perhaps granted, in the background, and go on with another token."""
         claim, self._claim = self._claim, self._new_claim()
-        await spawn(self._release, claim, config, name="grelmicro-give-back").wait()
+        self._giving_back = spawn(self._release, claim, config, logging.DEBUG, name="grelmicro-give-back")
 
     async def _leave_backend(self, config: LeaderElectionConfig) -> None:
         """End what was obtained from a backend that is no longer the one to ask."""
         if self._term is not None:
             self._end(self._term, "it was given another backend")
             await self._drain(self._term)
-        await self._give_back(config)
+        self._give_back(config)
 
-    async def _release(self, claim: Claim, config: LeaderElectionConfig) -> None:
+    async def _release(self, claim: Claim, config: LeaderElectionConfig, level: int) -> None:
         try:
             await claim.release(within=config.backend_timeout)
         except Exception as error:  # noqa: BLE001 - the lease ends by itself
-            logger.warning(
+            logger.log(
+                level,
                 "Election %r: the lease could not be released and ends by itself within %g s: %s",
                 self._name,
                 config.lease_duration,

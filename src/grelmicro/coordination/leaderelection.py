@@ -16,7 +16,7 @@ from grelmicro.coordination._primitive import BaseLockConfig, LockPrimitive
 from grelmicro.coordination.abc import LeaderElectionBackend
 from grelmicro.coordination.errors import WouldBlockError
 from grelmicro.errors import SettingsValidationError
-from grelmicro.types import Jitter, Seconds  # noqa: TC001 - pydantic resolves them
+from grelmicro.types import Jitter, Seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -162,7 +162,7 @@ class LeaderElection(LockPrimitive[LeaderElectionConfig, LeaderElectionBackend])
         """Campaign and lead until cancelled; then end the work, release the lease, and return.
 
         A backend that fails does not end it. Cancelled, it takes until the work has ended and the release was
-        answered, at most as long as the lease lasts.
+        answered, at most as long as the lease lasts (without one, `backend_timeout` at most).
 
         Raises:
             CoordinationError: it runs already.
