@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 import pytest
-from redis.asyncio import Redis, RedisCluster, Sentinel
+from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
@@ -28,12 +28,10 @@ CLIENT_OPTIONS = {
 }
 PLACES = [
     pytest.param("redis", marks=pytest.mark.variant("redis")),
-    pytest.param("unix", marks=pytest.mark.variant("redis")),
     pytest.param("tls", marks=pytest.mark.variant("tls")),
     pytest.param("sentinel", marks=pytest.mark.variant("sentinel")),
     pytest.param("cluster", marks=pytest.mark.variant("cluster")),
     *(pytest.param(f"client-{name}", marks=pytest.mark.variant("redis")) for name in CLIENT_OPTIONS),
-    pytest.param("client-sentinel", marks=pytest.mark.variant("sentinel")),
     pytest.param("client-cluster", marks=pytest.mark.variant("cluster")),
 ]
 FEW_PLACES = [place for place in PLACES if place.values[0] in ("redis", "cluster")]
@@ -58,18 +56,16 @@ async def providers(request, place):
     async with AsyncExitStack() as stack:
 
         async def make():
-            return await stack.enter_async_context(_provider(request, place, stack))
+            return await stack.enter_async_context(_provider(request, place))
 
         yield make
 
 
-def _provider(request, place, stack):
+def _provider(request, place):
     get = request.getfixturevalue
     match place.split("-", 1):
         case ["redis"]:
             return RedisProvider(get("redis_server").url)
-        case ["unix"]:
-            return RedisProvider(get("redis_server").unix_url)
         case ["tls"]:
             return RedisProvider(get("redis_tls").url)
         case ["sentinel" | "cluster" as name]:
@@ -78,10 +74,6 @@ def _provider(request, place, stack):
             host, port = get("cluster").nodes[0].address
             client = RedisCluster(host, port, decode_responses=True, max_connections=10)
             return RedisProvider.from_client(client, own=True)
-        case ["client", "sentinel"]:
-            sentinels = Sentinel(get("sentinel").addresses)
-            stack.push_async_callback(sentinels.aclose)
-            return RedisProvider.from_client(sentinels.master_for(get("sentinel").name), own=True)
         case ["client", options]:
             client = Redis.from_url(get("redis_server").url, **CLIENT_OPTIONS[options])
             return RedisProvider.from_client(client, own=True)

@@ -24,6 +24,7 @@ from grelmicro.providers.redis import RedisConfig, RedisProvider
 from tests.support.servers import ValkeyServer
 
 SECRET = "s3cr3t"
+TLS = {"ssl": True, "ssl_cert_reqs": "none"}
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +57,9 @@ class TestAddresses:
             ("redis://h:1/2", {"host": "h", "port": 1, "db": 2}),
             ("redis://[::1]:1/2", {"host": "::1", "port": 1, "db": 2}),
             ("redis://u:p%40ss@h", {"host": "h", "port": 6379, "username": "u", "password": "p@ss"}),
-            ("redis://:p@h:1?db=3&protocol=3", {"host": "h", "port": 1, "password": "p", "db": 3, "protocol": 3}),
-            ("rediss://h:1?ssl_cert_reqs=none", {"host": "h", "port": 1, "ssl": True, "ssl_cert_reqs": "none"}),
+            ("redis://:p@h:1?db=3", {"host": "h", "port": 1, "password": "p", "db": 3}),
+            ("redis://h:1?protocol=3", {"host": "h", "port": 1, "protocol": 3}),
+            ("rediss://h:1?ssl_cert_reqs=none", {"host": "h", "port": 1, **TLS}),
             ("unix:///run/r.sock?db=1", {"unix_socket_path": "/run/r.sock", "db": 1}),
             ("unix://u:p@/run/r.sock", {"unix_socket_path": "/run/r.sock", "username": "u", "password": "p"}),
         ],

@@ -71,7 +71,7 @@ class RedisAdapter(ProviderAdapter[RedisProvider]):
         return RedisProvider()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(provider={self._provider!r}, prefix={self._prefix!r})"
+        return f"{type(self).__name__}(provider={self._provider!r}, prefix={self._prefix.decode()!r})"
 
     def _key(self, name: str) -> bytes:
         return self._shard_key(name, b"%b:%b" % (self.kind, name.encode()))
