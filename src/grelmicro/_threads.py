@@ -41,7 +41,10 @@ def thread_number() -> int:
 
 def running_loop() -> Any:
     """Return what `call_from_thread` needs to come back: the asyncio loop, or trio's token."""
-    return current_token().native_token
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return current_token().native_token
 
 
 def call_from_thread(
@@ -90,6 +93,15 @@ def call_from_thread(
         raise
 
 
+def call_soon(loop: Any, callback: Callable[[], object]) -> None:
+    """Call `callback()` on `loop` soon, from another thread.
+
+    Raises:
+        OutOfContextError: the loop does not run.
+    """
+    _submitter(loop)(callback, copy_context())
+
+
 async def _answer(
     reply: Future[T], work: Callable[[], Awaitable[T]], undo: Callable[[], Awaitable[object]] | None
 ) -> None:
@@ -108,13 +120,13 @@ async def _answer(
             await undo()
 
 
-def _submitter(loop: Any) -> Callable[[Callable[[], None], Any], None]:
+def _submitter(loop: Any) -> Callable[[Callable[[], object], Any], None]:
     if isinstance(loop, asyncio.AbstractEventLoop):
         return _asyncio_submitter(loop)
     return _trio_submitter(loop)
 
 
-def _asyncio_submitter(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None], Any], None]:
+def _asyncio_submitter(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], object], Any], None]:
     try:
         own = asyncio.get_running_loop() is loop
     except RuntimeError:
@@ -124,7 +136,7 @@ def _asyncio_submitter(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[]
     if not loop.is_running():
         raise _not_running()
 
-    def submit(callback: Callable[[], None], context: Any) -> None:
+    def submit(callback: Callable[[], object], context: Any) -> None:
         try:
             loop.call_soon_threadsafe(callback, context=context)
         except RuntimeError as error:  # closed in the meantime
@@ -133,7 +145,7 @@ def _asyncio_submitter(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[]
     return submit
 
 
-def _trio_submitter(token: trio.lowlevel.TrioToken) -> Callable[[Callable[[], None], Any], None]:
+def _trio_submitter(token: trio.lowlevel.TrioToken) -> Callable[[Callable[[], object], Any], None]:
     import trio  # noqa: PLC0415 - only there when it runs the loop
 
     try:
@@ -143,7 +155,7 @@ def _trio_submitter(token: trio.lowlevel.TrioToken) -> Callable[[Callable[[], No
     if own:
         raise _own_thread()
 
-    def submit(callback: Callable[[], None], context: Any) -> None:
+    def submit(callback: Callable[[], object], context: Any) -> None:
         try:
             token.run_sync_soon(context.run, callback)
         except trio.RunFinishedError as error:

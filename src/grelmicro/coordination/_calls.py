@@ -12,8 +12,10 @@ What a call leaves behind, at its one await:
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+import math
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -21,7 +23,9 @@ from anyio import current_time, get_cancelled_exc_class
 
 from grelmicro._detached import spawn
 from grelmicro._threads import running_loop
+from grelmicro.coordination._line import Lines
 from grelmicro.coordination._survivor import SurvivingLockBackend
+from grelmicro.coordination.abc import QueueingLockBackend, Refusal
 from grelmicro.coordination.errors import LockAcquireError, LockBackendError, LockReleaseError
 from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT
 
@@ -39,6 +43,24 @@ class Grant(NamedTuple):
 
     fencing_token: int
     deadline: float
+
+
+class Answer(NamedTuple):
+    """What a backend answered to a request for a lock."""
+
+    grant: Grant | None
+    """None when somebody else holds it."""
+    remaining: float = math.inf
+    """Seconds that the holder has left, if the backend says so."""
+
+
+class Inheritance(NamedTuple):
+    """What became of a lock that was handed over."""
+
+    grant: Grant | None
+    """None when the old holder's lease had ended."""
+    others_wait: bool
+    """Whether somebody waits in another process."""
 
 
 class DeadlineError(Exception):
@@ -68,10 +90,13 @@ class LockCalls:
     def __init__(self, backend: LockBackend) -> None:
         self.backend = backend
         self.loop = running_loop()
-        """Where it was first called, for threads whose backend does not know its loop."""
+        """Where it is called, also for threads whose backend does not know its loop."""
+        self.lines = Lines.of(backend, self.loop)
+        """Who waits in this process."""
         self.call_timeout: float = getattr(backend, "call_timeout", DEFAULT_CALL_TIMEOUT)
         survives = getattr(backend, "survives_cancellation", False)
         self._calls: LockBackend = backend if survives else SurvivingLockBackend(backend)
+        self._queue = backend if survives and isinstance(backend, QueueingLockBackend) else None
 
     async def acquire(
         self, key: str, token: str, duration: float, *, deadline: float | None = None, give_back: bool = True
@@ -92,40 +117,95 @@ class LockCalls:
             try:
                 with anyio.fail_after(limit):
                     fencing_token = await self._calls.acquire(name=key, token=token, duration=duration)
-                if fencing_token is None:
-                    return None
-                if type(fencing_token) is not int:
-                    msg = f"a fencing token must be an integer, not {type(fencing_token).__name__}"
-                    raise BadReplyError(msg)
-                if current_time() >= start + duration:
-                    msg = "the grant arrived after its lease had ended"
-                    raise TimeoutError(msg)
+                return None if fencing_token is None else _grant(fencing_token, start, duration)
             except BaseException as error:
                 if give_back:
                     self.clean_up(key, token)
                 if isinstance(error, TimeoutError) and not str(error):
                     raise self._no_answer(limit, deadline) from error
                 raise
-        return Grant(fencing_token, start + duration)
+
+    @property
+    def queueing(self) -> bool:
+        """Whether the backend can hand over, and may say whose turn it is."""
+        return self._queue is not None
+
+    @property
+    def wakes(self) -> bool:
+        """Whether the backend says whose turn it is."""
+        return self._queue is not None and self._queue.wakes
+
+    def on_turn(self, key: str, wake: Callable[[], object]) -> Callable[[], object]:
+        """Call `wake` when it is this process's turn; returns what ends that."""
+        return _nothing if self._queue is None else self._queue.on_turn(key, wake)
+
+    async def acquire_or_enqueue(self, key: str, token: str, duration: float) -> Answer:
+        """Ask once, and have this process woken when it is its turn.
+
+        Raises:
+            LockAcquireError: as for `acquire`.
+        """
+        queue = self._queue
+        if queue is None:
+            return Answer(await self.acquire(key, token, duration))
+        start = current_time()
+        with translated(LockAcquireError, "acquire the lock"):
+            try:
+                with anyio.fail_after(min(self.call_timeout, duration)):
+                    reply = await queue.acquire_or_enqueue(name=key, token=token, duration=duration)
+                if isinstance(reply, Refusal):
+                    return Answer(None, reply.remaining)
+                return Answer(_grant(reply, start, duration))
+            except BaseException:
+                self.clean_up(key, token)
+                raise
+
+    async def hand_over(
+        self, key: str, token: str, to: str, duration: float, *, within: float
+    ) -> Inheritance:
+        """End the lease of `token` and grant the lock to `to`, in one step.
+
+        Raises:
+            LockReleaseError: as for `free`.
+        """
+        if self._queue is None:
+            raise NotImplementedError
+        start = current_time()
+        with translated(LockReleaseError, "hand over the lock"):
+            with anyio.fail_after(min(self.call_timeout, within, duration)):
+                succession = await self._queue.hand_over(name=key, token=token, to=to, duration=duration)
+            fencing_token = succession.fencing_token
+            grant = None if fencing_token is None else _grant(fencing_token, start, duration)
+            return Inheritance(grant, succession.others_wait)
 
     async def release(self, key: str, token: str, *, within: float) -> bool:
-        """Release, at most `within` seconds and `call_timeout`, also when the caller is cancelled.
+        """Let go, in favour of whoever is next in line here, and say whether `token` held the lock.
+
+        Takes at most `within` seconds and `call_timeout`, also when the caller is cancelled.
 
         Raises:
             LockReleaseError: the backend failed or gave no answer in time, so the lock may still be held.
         """
-        limit = min(self.call_timeout, within)
+        line = self.lines.get(key)
         try:
-            return await self._release(key, token, limit)
+            if line is not None:
+                return await line.release(token, within=within)
+            return await self.free(key, token, within=within)
         except get_cancelled_exc_class():
-            again = spawn(self._release, key, token, limit, name="grelmicro-release")
+            again = spawn(partial(self.free, within=within), key, token, name="grelmicro-release")
             try:
                 await again.finish()
             except LockReleaseError as error:
                 logger.warning("A release was cancelled and its repetition failed too: %s", error)
             raise
 
-    async def _release(self, key: str, token: str, limit: float) -> bool:
+    async def free(self, key: str, token: str, *, within: float) -> bool:
+        """Let go for all, and say whether `token` held the lock.
+
+        Raises:
+            LockReleaseError: the backend failed or gave no answer in time, so the lock may still be held.
+        """
+        limit = min(self.call_timeout, within)
         with translated(LockReleaseError, "release the lock"):
             try:
                 with anyio.fail_after(limit):
@@ -153,7 +233,7 @@ class LockCalls:
         pause = _CLEAN_UP_PAUSE
         while True:
             try:
-                await self._release(key, token, max(end - current_time(), pause))
+                await self.free(key, token, within=max(end - current_time(), pause))
             except LockReleaseError as error:
                 if current_time() + pause >= end:
                     logger.warning("Could not give back a lock that may have been granted: %s", error)
@@ -167,6 +247,20 @@ class LockCalls:
         if deadline is not None and current_time() >= deadline:
             return DeadlineError()
         return TimeoutError(f"no answer within {max(limit, 0):g} s")
+
+
+def _grant(fencing_token: Any, start: float, duration: float) -> Grant:
+    if type(fencing_token) is not int:
+        msg = f"a fencing token must be an integer, not {type(fencing_token).__name__}"
+        raise BadReplyError(msg)
+    if current_time() >= start + duration:
+        msg = "the grant arrived after its lease had ended"
+        raise TimeoutError(msg)
+    return Grant(fencing_token, start + duration)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _boolean(reply: Any) -> bool:

@@ -6,6 +6,7 @@ from typing import ClassVar, TypeVar
 
 from anyio import current_time
 
+from grelmicro._threads import running_loop
 from grelmicro.coordination._calls import DeadlineError, LockCalls
 from grelmicro.coordination._holders import Hold, Holders
 from grelmicro.coordination._primitive import BaseLockConfig, LockPrimitive
@@ -29,7 +30,7 @@ class LeasedLock(LockPrimitive[ConfigT, LockBackend]):
     def _calls(self) -> LockCalls:
         backend = self.backend
         calls = self._cached_calls
-        if calls is None or calls.backend is not backend:
+        if calls is None or calls.backend is not backend or calls.loop is not running_loop():
             calls = self._cached_calls = self._calls_class(backend)
         return calls
 

@@ -1,12 +1,9 @@
-"""How a refused caller waits for its next try."""
+"""How long callers wait."""
 
 from __future__ import annotations
 
 import math
 import random
-
-import anyio
-from anyio import current_time
 
 from grelmicro.errors import SettingsValidationError
 
@@ -14,16 +11,6 @@ from grelmicro.errors import SettingsValidationError
 def jittered(interval: float, jitter: float) -> float:
     """Return `interval * uniform(1 - jitter, 1 + jitter)`."""
     return interval * random.uniform(1 - jitter, 1 + jitter) if jitter else interval  # noqa: S311
-
-
-async def until_next_try(*, interval: float, jitter: float, deadline: float | None) -> bool:
-    """Wait until another try may succeed. Returns False when the deadline (loop time) came first."""
-    pause = jittered(interval, jitter)
-    if deadline is None:
-        await anyio.sleep(pause)
-        return True
-    await anyio.sleep(min(pause, max(0.0, deadline - current_time())))
-    return current_time() < deadline
 
 
 def check_timeout(timeout: float | None) -> float | None:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["LeaderElectionBackend", "LeaderRecord", "LockBackend", "ScheduleBackend"]
+__all__ = [
+    "LeaderElectionBackend",
+    "LeaderRecord",
+    "LockBackend",
+    "QueueingLockBackend",
+    "Refusal",
+    "ScheduleBackend",
+    "Succession",
+    "WakingElectionBackend",
+]
 
 
 @runtime_checkable
@@ -43,6 +52,56 @@ class LockBackend(Protocol):
 
     async def owned(self, *, name: str, token: str) -> bool:
         """Say whether `token` is live."""
+        ...
+
+
+class Refusal(NamedTuple):
+    """Why a lock was not granted, as far as a waiter needs to know."""
+
+    remaining: float
+    """Seconds until the holder's lease ends, by the backend's clock."""
+
+
+class Succession(NamedTuple):
+    """What became of a lock that its holder handed over."""
+
+    fencing_token: int | None
+    """The successor's, or None when the holder's lease had ended and nothing was granted."""
+    others_wait: bool
+    """Whether somebody waits in another process."""
+
+
+@runtime_checkable
+class QueueingLockBackend(LockBackend, Protocol):
+    """What a `LockBackend` may offer besides, so that waiting costs nothing and ends at once.
+
+    The backend keeps, per name, a queue of the processes that wait. A release wakes the first of them, and
+    only that one. The queue is advice: it keeps nobody from taking a free lock, an entry that nobody renews
+    vanishes by itself, and a wake-up may get lost, which waiters cover by asking again now and then.
+    """
+
+    @property
+    def wakes(self) -> bool:
+        """Whether wake-ups reach this process now. While they do not, waiters poll."""
+        ...
+
+    async def acquire_or_enqueue(self, *, name: str, token: str, duration: float) -> int | Refusal:
+        """Grant like `acquire`; when refused, also enqueue this process, or renew its entry in its place."""
+        ...
+
+    async def hand_over(self, *, name: str, token: str, to: str, duration: float) -> Succession:
+        """End the lease of `token` and grant `name` to `to`, with a fencing token of its own, in one step.
+
+        Nothing changes when `token` is not live, unless `to` is: it gets the answer that it got before.
+        """
+        ...
+
+    async def pass_on(self, *, name: str) -> None:
+        """Wake the next process in the queue, this one having no use for its turn."""
+        ...
+
+    def on_turn(self, name: str, wake: Callable[[], object]) -> Callable[[], None]:
+        """Call `wake` whenever it is this process's turn for `name`; returns what ends that."""
         ...
 
 
@@ -92,6 +151,20 @@ class LeaderElectionBackend(Protocol):
 
     async def get(self, *, name: str) -> LeaderRecord | None:
         """Return the live record, or None when nobody leads."""
+        ...
+
+
+@runtime_checkable
+class WakingElectionBackend(LeaderElectionBackend, Protocol):
+    """What a `LeaderElectionBackend` may offer besides: word that a leader has let go."""
+
+    @property
+    def wakes(self) -> bool:
+        """Whether such word reaches this process now. While it does not, candidates poll."""
+        ...
+
+    def on_vacancy(self, name: str, wake: Callable[[], object]) -> Callable[[], None]:
+        """Call `wake` whenever a leader of `name` has released its lease; returns what ends that."""
         ...
 
 

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, ClassVar
 from anyio import current_time
 from pydantic import Field
 
-from grelmicro.coordination._calls import DeadlineError, LockCalls
+from grelmicro.coordination._calls import DeadlineError, Grant, LockCalls
 from grelmicro.coordination._holders import Hold, Holders, Lease, LockHandle, current_clock, current_owner
 from grelmicro.coordination._identity import Identity, random_hex
 from grelmicro.coordination._leased import LeasedLock
+from grelmicro.coordination._line import Place
 from grelmicro.coordination._lock_threads import ThreadLockAdapter
 from grelmicro.coordination._names import lock_key
 from grelmicro.coordination._primitive import BaseLockConfig
-from grelmicro.coordination._waiting import check_timeout, until_next_try
+from grelmicro.coordination._waiting import check_timeout
 from grelmicro.coordination.abc import LockBackend
 from grelmicro.coordination.errors import (
     LockBackendError,
@@ -238,17 +239,27 @@ class Lock(LeasedLock[LockConfig]):
         config = self._config
         calls = self._calls()
         token = self._holders.identity.new_token()
-        deadline = current_time() + timeout if timeout else None
-        while True:
+        if timeout == 0:
+            if handle := await self._try(owner, calls, token, config, None):
+                return handle
+            raise self._timed_out(timeout)
+        deadline = None if timeout is None else current_time() + timeout
+        if calls.lines.get(self._key) is None:
             try:
                 if handle := await self._try(owner, calls, token, config, deadline):
                     return handle
             except DeadlineError:
                 raise self._timed_out(timeout) from None
-            if timeout == 0 or not await until_next_try(
-                interval=config.retry_interval, jitter=config.retry_jitter, deadline=deadline
-            ):
-                raise self._timed_out(timeout)
+        place = Place(
+            token,
+            duration=config.lease_duration,
+            interval=config.retry_interval,
+            jitter=config.retry_jitter,
+        )
+        grant = await calls.lines.open(self._key, calls).wait(place, deadline)
+        if grant is None:
+            raise self._timed_out(timeout)
+        return self._hold(owner, calls, token, grant)
 
     async def _acquire_nowait(self, owner: object) -> LockHandle:
         self._refuse_reentry(owner)
@@ -262,8 +273,9 @@ class Lock(LeasedLock[LockConfig]):
         self, owner: object, calls: LockCalls, token: str, config: LockConfig, deadline: float | None
     ) -> LockHandle | None:
         grant = await calls.acquire(self._key, token, config.lease_duration, deadline=deadline)
-        if grant is None:
-            return None
+        return None if grant is None else self._hold(owner, calls, token, grant)
+
+    def _hold(self, owner: object, calls: LockCalls, token: str, grant: Grant) -> LockHandle:
         lease = Lease(grant.deadline, current_clock())
         handle = LockHandle(self._name, token, grant.fencing_token, lease)
         self._holders.add(owner, Hold(handle, lease, calls))

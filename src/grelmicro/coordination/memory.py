@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, ClassVar
 from anyio.lowlevel import checkpoint
 from typing_extensions import override
 
+from grelmicro._threads import running_loop
 from grelmicro.coordination import _lease
 from grelmicro.coordination._adapter import ProviderAdapter
 from grelmicro.coordination._clock import utc, wall_time
-from grelmicro.coordination.abc import LeaderElectionBackend, LockBackend, ScheduleBackend
+from grelmicro.coordination.abc import (
+    LeaderElectionBackend,
+    QueueingLockBackend,
+    Refusal,
+    ScheduleBackend,
+    Succession,
+)
 from grelmicro.providers.memory import MemoryProvider
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from grelmicro.coordination.abc import LeaderRecord
     from grelmicro.providers.memory import MemoryStore
@@ -48,25 +55,34 @@ class _MemoryAdapter(ProviderAdapter[MemoryProvider]):
         return f"{type(self).__name__}()"
 
 
-class MemoryLockAdapter(_MemoryAdapter, LockBackend):
+class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
     """A `LockBackend` for the tasks and threads of one process; usable without being opened.
 
     Adapters of one provider see the same locks; an adapter made without one has locks of its own.
     """
 
     component_keyword: ClassVar[str] = "lock"
+    wakes: ClassVar[bool] = True
 
     @override
     async def acquire(self, *, name: str, token: str, duration: float) -> int | None:
         await checkpoint()
         store = self._store
         with store.guard:
-            now = store.now()
-            lease = _lease.take(store.locks.get(name), token, duration, now, fence=store.mint())
-            if lease is None:
-                return None
-            store.locks.put(name, lease, lease.expires_at, now)
-            return lease.fence
+            lease = self._take(store, name, token, duration)
+            return lease.fence if lease.token == token else None
+
+    @override
+    async def acquire_or_enqueue(self, *, name: str, token: str, duration: float) -> int | Refusal:
+        await checkpoint()
+        store, turn = self._store, (self, running_loop())
+        with store.guard:
+            lease = self._take(store, name, token, duration)
+            if lease.token == token:
+                store.turns.leave(name, turn)
+                return lease.fence
+            store.turns.join(name, turn)
+            return Refusal(lease.expires_at - store.now())
 
     @override
     async def release(self, *, name: str, token: str) -> bool:
@@ -75,7 +91,29 @@ class MemoryLockAdapter(_MemoryAdapter, LockBackend):
             owned = _lease.is_owned(store.locks.get(name), token, store.now())
             if owned:
                 store.locks.pop(name)
-            return owned
+        if owned:
+            store.turns.call_next(name)
+        return owned
+
+    @override
+    async def hand_over(self, *, name: str, token: str, to: str, duration: float) -> Succession:
+        store = self._store
+        with store.guard:
+            now, lease = store.now(), store.locks.get(name)
+            if _lease.is_owned(lease, token, now):
+                store.locks.pop(name)
+            elif not _lease.is_owned(lease, to, now):
+                return Succession(None, others_wait=False)
+            fence = self._take(store, name, to, duration).fence
+            return Succession(fence, others_wait=store.turns.wanted_by_others(name, (self, running_loop())))
+
+    @override
+    async def pass_on(self, *, name: str) -> None:
+        self._store.turns.call_next(name)
+
+    @override
+    def on_turn(self, name: str, wake: Callable[[], object]) -> Callable[[], None]:
+        return self._store.turns.listen(name, (self, running_loop()), wake)
 
     @override
     async def locked(self, *, name: str) -> bool:
@@ -90,6 +128,17 @@ class MemoryLockAdapter(_MemoryAdapter, LockBackend):
         store = self._store
         with store.guard:
             return _lease.is_owned(store.locks.get(name), token, store.now())
+
+    @staticmethod
+    def _take(store: MemoryStore, name: str, token: str, duration: float) -> _lease.Lease:
+        """Return the lease that stands after asking for one, perhaps somebody else's."""
+        now, held = store.now(), store.locks.get(name)
+        lease = _lease.take(held, token, duration, now, fence=store.mint())
+        if lease is None and held is not None:
+            return held
+        assert lease is not None
+        store.locks.put(name, lease, lease.expires_at, now)
+        return lease
 
 
 class MemoryLeaderElectionAdapter(_MemoryAdapter, LeaderElectionBackend):

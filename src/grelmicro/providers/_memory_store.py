@@ -15,6 +15,7 @@ from anyio.lowlevel import current_token
 
 from grelmicro.coordination._clock import wall_time
 from grelmicro.coordination._lease import next_fence
+from grelmicro.providers._memory_turns import Turns
 
 if TYPE_CHECKING:
     from grelmicro.coordination._lease import ElectionLease, Lease
@@ -63,6 +64,7 @@ class MemoryStore:
         self.locks: Expiring[Lease] = Expiring()
         self.elections: Expiring[ElectionLease] = Expiring()
         self.fires: dict[str, float] = {}
+        self.turns = Turns()
         self.guard = threading.Lock()
         """Held around each decision, since two threads may run a loop each."""
         self._fence = 0
