@@ -20,9 +20,11 @@ from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT, Provider
 from grelmicro.providers._redis.address import Address, parse_address
 from grelmicro.providers._redis.cluster import ClusterDispatcher
 from grelmicro.providers._redis.dispatch import Dispatcher, SingleDispatcher
+from grelmicro.providers._redis.subscription import Subscription
 from grelmicro.types import Seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from contextlib import AsyncExitStack
 
     from grelmicro.coordination.redis import (
@@ -147,6 +149,7 @@ class RedisProvider(Provider):
         self._own = own
         self._client: Any = None
         self._dispatcher: Dispatcher
+        self._subscriptions: list[Subscription] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._where = f"Redis at {config.masked_url}" if client is None else "Redis"
@@ -261,6 +264,23 @@ class RedisProvider(Provider):
         dispatcher = ClusterDispatcher if isinstance(self._client, RedisCluster) else SingleDispatcher
         self._dispatcher = dispatcher(self._client, self._where, self.call_timeout)
         stack.push_async_callback(self._dispatcher.aclose)
+        stack.push_async_callback(self._stop_listening)
+
+    def subscribe(
+        self,
+        channels: Sequence[bytes],
+        *,
+        on_message: Callable[[bytes], object],
+        on_change: Callable[[], object],
+    ) -> Subscription:
+        """Listen to channels, the first of them nobody else's, until the provider closes."""
+        subscription = Subscription(self.dispatcher, channels, on_message=on_message, on_change=on_change)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    async def _stop_listening(self) -> None:
+        while self._subscriptions:
+            await self._subscriptions.pop().aclose()
 
     def _require_here(self) -> None:
         self._require_open()

@@ -8,10 +8,12 @@ nothing that a user writes into a name is ever taken for a tag.
 from __future__ import annotations
 
 import math
+import os
 from importlib.resources import files
 from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
 
+from redis.asyncio import RedisCluster
 from typing_extensions import override
 
 from grelmicro.coordination._adapter import ProviderAdapter
@@ -78,6 +80,15 @@ class RedisAdapter(ProviderAdapter[RedisProvider]):
 
     def _shard_key(self, name: str, rest: bytes) -> bytes:
         return b"%bgrelmicro:{%d}:%b" % (self._prefix, crc32(name.encode()) % SHARDS, rest)
+
+    def _own_channel(self) -> bytes:
+        """Return a channel that no other adapter listens to."""
+        return b"%bgrelmicro:%b:%b" % (self._prefix, self.kind, os.urandom(8).hex().encode())
+
+    @property
+    def _spread(self) -> bytes:
+        """Return 1 when listeners may be on other nodes than the one that publishes."""
+        return b"%d" % isinstance(self._provider.client, RedisCluster)
 
     def _run(self, script: Script, keys: Sequence[bytes], *arguments: bytes, finish: bool = False) -> Call:
         return self._provider.dispatcher.run(script, keys, arguments, finish=finish)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 from typing_extensions import override
 
 from grelmicro.coordination._clock import utc
-from grelmicro.coordination.abc import LeaderElectionBackend, LeaderRecord
+from grelmicro.coordination.abc import LeaderRecord, WakingElectionBackend
 from grelmicro.coordination.redis._adapter import RedisAdapter, load_script, milliseconds
+from grelmicro.providers._redis.subscription import Listening
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from grelmicro.providers._redis.calls import Call, Reply
+    from grelmicro.providers.redis import RedisProvider
 
 _CAMPAIGN = load_script("_record", "campaign")
 _RESIGN = load_script("_record", "resign")
@@ -24,7 +26,7 @@ _MEMORY = milliseconds(7 * 86400)
 _MICROSECONDS = 1_000_000
 
 
-class RedisLeaderElectionAdapter(RedisAdapter, LeaderElectionBackend):
+class RedisLeaderElectionAdapter(RedisAdapter, WakingElectionBackend):
     """A `LeaderElectionBackend` on Redis: leases end, and records are dated, by the server's clock.
 
     `transitions` is counted on for 7 days after a lease ended, and starts at 0 after that; then nothing of
@@ -33,6 +35,22 @@ class RedisLeaderElectionAdapter(RedisAdapter, LeaderElectionBackend):
 
     component_keyword: ClassVar[str] = "election"
     kind: ClassVar[bytes] = b"election"
+
+    def __init__(self, *, provider: RedisProvider | None = None, prefix: str = "") -> None:
+        super().__init__(provider=provider, prefix=prefix)
+        self._channel = b"%bgrelmicro:vacancy" % self._prefix
+        self._vacancies = Listening(
+            self._provider.subscribe, (self._own_channel(), self._channel), missed=lambda _: None
+        )
+
+    @property
+    @override
+    def wakes(self) -> bool:
+        return self._vacancies.heard
+
+    @override
+    def on_vacancy(self, name: str, wake: Callable[[], object]) -> Callable[[], None]:
+        return self._vacancies.on(name, wake)
 
     @override
     async def acquire_or_renew(
@@ -52,7 +70,8 @@ class RedisLeaderElectionAdapter(RedisAdapter, LeaderElectionBackend):
     @override
     async def release(self, *, name: str, token: str) -> bool:
         # Carried through when its caller is cancelled. "Not held" after a lost reply: the first try ended it.
-        call = self._run(_RESIGN, (self._key(name),), token.encode(), _MEMORY, finish=True)
+        arguments = (token.encode(), _MEMORY, self._channel, name.encode())
+        call = self._run(_RESIGN, (self._key(name),), *arguments, finish=True)
         return await self._flag(call) or call.uncertain
 
     @override

@@ -7,13 +7,14 @@ happens when a node is lost.
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING, Any
 
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, RedisError, TryAgainError
 from typing_extensions import override
 
-from grelmicro.providers._redis.dispatch import Dispatcher, drain_and_close
+from grelmicro.providers._redis.dispatch import RESP2, Dispatcher, connected, drain_and_close
 from grelmicro.providers._redis.errors import LostError, NoReplyError, UnreachableError, explained
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class ClusterDispatcher(Dispatcher):
         self._held: set[Call] = set()
         self._none_held = asyncio.Event()
         self._retired: set[asyncio.Task[None]] = set()
+
+    @override
+    async def subscriber(self) -> Any:
+        if not self._ready:
+            await self._client.initialize()
+        node = random.choice(self._client.get_nodes())  # noqa: S311
+        return await connected(self._new_connection((node.host, int(node.port)), **RESP2))
 
     @override
     async def aclose(self) -> None:
@@ -106,11 +114,11 @@ class ClusterDispatcher(Dispatcher):
             channel = self._channels[address] = self._channel(lambda: self._new_connection(address))
         return channel
 
-    def _new_connection(self, address: tuple[str, int]) -> Any:
+    def _new_connection(self, address: tuple[str, int], **options: Any) -> Any:
         # Not from a node's own pool: a client whose connections are all in use must not stop the locks.
         node = next(iter(self._client.get_nodes()))
         host, port = address
-        return node.connection_class(**{**node.connection_kwargs, "host": host, "port": port})
+        return node.connection_class(**{**node.connection_kwargs, "host": host, "port": port, **options})
 
     def _hold(self, call: Call) -> None:
         self._held.add(call)

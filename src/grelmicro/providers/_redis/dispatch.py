@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from grelmicro.providers._redis.calls import Script
     from grelmicro.providers._redis.channel import Connection
 
+RESP2 = {"protocol": 2}
+"""Options for a connection whose messages are plain replies."""
+
 MAX_REDIRECTS = 8
 """How often one call is sent elsewhere, or with its script, before its error counts."""
 
@@ -36,6 +39,11 @@ class Dispatcher(ABC):
         self._where = where
         self._call_timeout = call_timeout
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def call_timeout(self) -> float:
+        """Seconds that one call may take."""
+        return self._call_timeout
 
     def run(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, finish: bool = False
@@ -69,6 +77,10 @@ class Dispatcher(ABC):
         return call
 
     @abstractmethod
+    async def subscriber(self) -> Any:
+        """Return a new connection to a server whose channels reach all processes, speaking RESP2."""
+
+    @abstractmethod
     async def aclose(self) -> None:
         """Wait until every call has ended, `call_timeout` at most, then close the connections."""
 
@@ -82,13 +94,7 @@ class Dispatcher(ABC):
 
     def _channel(self, make_connection: Any) -> Channel:
         async def connect() -> Connection:
-            connection = make_connection()
-            # Waiting out a back-off is up to the callers.
-            connection.retry = Retry(NoBackoff(), 0)
-            # The channel bounds replies itself; redis-py's own bound would end an idle connection.
-            await connection.connect()
-            connection.socket_timeout = None
-            return connection  # type: ignore[no-any-return]
+            return await connected(make_connection())
 
         def failed(call: Call, error: Exception) -> None:
             if isinstance(error, LostError):
@@ -121,6 +127,11 @@ class SingleDispatcher(Dispatcher):
         self._only = self._channel(client.connection_pool.make_connection)
 
     @override
+    async def subscriber(self) -> Any:
+        pool = self._client.connection_pool
+        return await connected(pool.connection_class(**{**pool.connection_kwargs, **RESP2}))
+
+    @override
     async def aclose(self) -> None:
         await drain_and_close(self._only)
 
@@ -135,6 +146,16 @@ class SingleDispatcher(Dispatcher):
         call.retried = True
         channel.submit(call, again=True)
         return True
+
+
+async def connected(connection: Any) -> Connection:
+    """Return a connection of redis-py's, connected and ready for callers who bound their waiting themselves."""
+    # Waiting out a back-off is up to the callers.
+    connection.retry = Retry(NoBackoff(), 0)
+    await connection.connect()
+    # redis-py's own bound would end an idle connection.
+    connection.socket_timeout = None
+    return connection  # type: ignore[no-any-return]
 
 
 async def drain_and_close(channel: Channel) -> None:
