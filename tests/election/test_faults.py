@@ -303,6 +303,25 @@ async def test_a_loop_that_stood_still_cancels_its_work_before_it_leads_again(ca
     assert "stood still for at least" in caplog.text
 
 
+async def test_a_first_grant_that_is_seen_after_a_stall_is_given_back():
+    backend = ScriptedBackend()
+    election = candidate(backend)
+
+    async def answer_then_block(real):
+        record = await real()
+        backend.on_renew = None
+        stand_still(2.5)
+        return record
+
+    backend.on_renew = answer_then_block
+    async with running(election):
+        await election.wait_for_leader()
+        first, second = (token for _, token in backend.renewals)
+        assert first != second
+        assert [token for _, token in backend.releases] == [first]
+        assert election.is_leader()
+
+
 async def test_a_sibling_that_blocks_the_loop_ends_the_work_too():
     backend = ScriptedBackend()
     election, work = candidate(backend), Work()

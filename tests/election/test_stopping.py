@@ -165,6 +165,30 @@ async def test_a_stop_while_the_first_request_is_under_way_leaves_nothing_held()
         assert await free(backend)
 
 
+async def test_a_release_does_not_overtake_the_request_that_it_undoes():
+    """The server gets the request whatever happens to the client, which learns of it only if it stays."""
+    backend = ScriptedBackend()
+
+    async with anyio.create_task_group() as server:
+
+        async def on_its_way(real):
+            arrived = anyio.Event()
+
+            async def arrive():
+                await anyio.sleep(0.2)
+                await real()
+                arrived.set()
+
+            server.start_soon(arrive)
+            await arrived.wait()
+            return await backend.get(name="reports")
+
+        backend.on_renew = on_its_way
+        async with running(candidate(backend)):
+            await anyio.sleep(0.1)
+    assert await free(backend)
+
+
 @pytest.mark.parametrize("turns", range(12))
 async def test_cancelled_at_any_turn_it_leaves_nothing_held(turns):
     backend = ScriptedBackend()

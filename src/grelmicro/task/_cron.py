@@ -105,7 +105,7 @@ class CronTrigger(Trigger):
                     self._back_off()
                     continue
             if due is None:
-                self._next = self._expression.next(max(self._baseline, now))
+                self._next = self._expression.next(self._baseline)
                 left = min(left, self._next - now) if self._fresh else self._next - now
             else:
                 self._next = self._due = due

@@ -48,6 +48,7 @@ class CronExpression:
             ImportError: the extra `cron` is not installed.
         """
         self._simulate = _simulator()
+        self._known: tuple[float, float] | None = None
         self._zone = _zone(timezone)
         self._expression = self._normalised(_fields(expression))
 
@@ -62,7 +63,9 @@ class CronExpression:
 
     def next(self, moment: float) -> float:
         """Return the first match later than `moment`."""
-        return next(self.after(moment))
+        if self._known is None or self._known[0] != moment:
+            self._known = (moment, next(self.after(moment)))
+        return self._known[1]
 
     def latest(self, after: float, until: float) -> float | None:
         """Return the last match later than `after` and not later than `until`."""
@@ -112,7 +115,7 @@ def _simulator() -> type[CronSim]:
     try:
         from cronsim import CronSim  # noqa: PLC0415 - an extra
     except ImportError as error:
-        msg = """cron schedules need the extra "cron": pip install ".[cron]\""""
+        msg = 'Cron schedules need the extra "cron". Install it with: pip install ".[cron]"'
         raise ImportError(msg) from error
     return CronSim
 

@@ -37,7 +37,7 @@ class TaskFunction:
                 await self._function()
                 return
             # A task never overlaps itself, so one thread is enough for each.
-            result = await to_thread.run_sync(self._function, limiter=CapacityLimiter(1))
+            (result,) = await to_thread.run_sync(self._boxed, limiter=CapacityLimiter(1))
             if inspect.isawaitable(result):  # such as a lambda around an async function
                 await result
         except asyncio.CancelledError as error:
@@ -46,6 +46,9 @@ class TaskFunction:
                 raise
             msg = "the function let through the cancellation of something that it waited for"
             raise TaskError(msg) from error
+
+    def _boxed(self) -> tuple[Any]:  # trio lets no coroutine out of a thread
+        return (self._function(),)
 
 
 def check_function(function: object) -> Callable[[], Any]:

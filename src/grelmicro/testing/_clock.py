@@ -124,12 +124,12 @@ def virtual_trio() -> tuple[str, dict[str, Any]]:
 
 def _be_patient(clock: MockClock) -> None:
     """Have the clock look for busy threads whenever trio is about to wait."""
-    from trio.to_thread import current_default_thread_limiter  # noqa: PLC0415 - as above
+    from trio.testing import active_thread_count  # noqa: PLC0415 - as above
 
     sleep_time = clock.deadline_to_sleep_time
 
     def deadline_to_sleep_time(deadline: float) -> float:
-        threshold = _PATIENCE if current_default_thread_limiter().borrowed_tokens else 0.0
+        threshold = _PATIENCE if active_thread_count() else 0.0
         if clock.autojump_threshold != threshold:
             clock.autojump_threshold = threshold
         return sleep_time(deadline)
