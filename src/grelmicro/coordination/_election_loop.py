@@ -21,7 +21,8 @@ At each await:
   open, so a release follows.
 - end of the work: no limit, since leading again earlier would let two terms overlap. Work that outlasts the
   lease is reported as an error. Cancelled: stopping.
-- pause between requests: ends at the deadline. Cancelled: stopping.
+- pause between requests: a leader's ends at the deadline, a follower's when the leader lets go or its lease
+  has ended. Cancelled: stopping.
 - stopping: runs in a task of its own, which neither asyncio's native `task.cancel()` nor `asyncio.timeout`
   reaches. The loop's task waits for it while the lease lasts (without one, `backend_timeout` at most); a
   second, native cancellation ends that wait (it may come from work that waits for the loop's task, and has to
@@ -40,6 +41,7 @@ from grelmicro._detached import Detached, spawn
 from grelmicro.coordination._election_claim import Claim
 from grelmicro.coordination._election_failures import Failures, describe
 from grelmicro.coordination._election_term import Changes, Term
+from grelmicro.coordination._election_vacancy import Vacancy
 from grelmicro.coordination._holders import current_clock
 from grelmicro.coordination._identity import fork_count
 from grelmicro.coordination._waiting import jittered
@@ -126,6 +128,7 @@ class Campaign:
         if self._term is not None and not self._term.here:
             self._term = None
         self._claim, self._giving_back = self._new_claim(), None
+        self._vacancy = Vacancy(self._name, self._clock)
         self._running_in = fork_count()
         try:
             task_status.started()
@@ -135,6 +138,7 @@ class Campaign:
             await self._stop(self._config())
             raise
         finally:
+            self._vacancy.close()
             self._running_in = None
             if self._term is not None:
                 self._term.ended = True
@@ -165,6 +169,7 @@ class Campaign:
         if self._claim.backend is not None and self._claim.backend is not backend:
             await self._leave_backend(config)
         claim, term = self._claim, self._term
+        self._vacancy.before_asking(backend)
         asked_at = self._clock()
         timings = {
             "asked_at": asked_at,
@@ -179,6 +184,7 @@ class Campaign:
             backend, duration=config.lease_duration, metadata=dict(self._metadata) or None, until=until
         )
         self.record = record
+        self._vacancy.saw(record)
         if record.holder != claim.token:
             claim.refused()
             if term is not None:
@@ -233,7 +239,7 @@ class Campaign:
         pause = jittered(config.retry_interval, config.retry_jitter)
         term = self._term
         if term is None:
-            await anyio.sleep(pause)
+            await self._vacancy.wait(pause)
             return
         if answered:
             pause = max(0, min(pause, (term.deadline - self._clock()) * _LATEST_RENEWAL))

@@ -17,11 +17,11 @@ from grelmicro.coordination import _lease
 from grelmicro.coordination._adapter import ProviderAdapter
 from grelmicro.coordination._clock import utc, wall_time
 from grelmicro.coordination.abc import (
-    LeaderElectionBackend,
     QueueingLockBackend,
     Refusal,
     ScheduleBackend,
     Succession,
+    WakingElectionBackend,
 )
 from grelmicro.providers.memory import MemoryProvider
 
@@ -141,13 +141,14 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
         return lease
 
 
-class MemoryLeaderElectionAdapter(_MemoryAdapter, LeaderElectionBackend):
+class MemoryLeaderElectionAdapter(_MemoryAdapter, WakingElectionBackend):
     """A `LeaderElectionBackend` for one process; usable without being opened.
 
     `transitions` is counted on for an hour after a lease ended, and starts at 0 after that.
     """
 
     component_keyword: ClassVar[str] = "election"
+    wakes: ClassVar[bool] = True
 
     @override
     async def acquire_or_renew(
@@ -172,7 +173,12 @@ class MemoryLeaderElectionAdapter(_MemoryAdapter, LeaderElectionBackend):
             if lease is None or not _lease.is_owned(lease, token, now):
                 return False
             store.elections.put(name, replace(lease, expires_at=now), now + _ELECTION_MEMORY, now)
-            return True
+        store.vacancies.call_all(name)
+        return True
+
+    @override
+    def on_vacancy(self, name: str, wake: Callable[[], object]) -> Callable[[], None]:
+        return self._store.vacancies.listen(name, (object(), running_loop()), wake)
 
     @override
     async def get(self, *, name: str) -> LeaderRecord | None:

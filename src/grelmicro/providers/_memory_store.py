@@ -65,6 +65,7 @@ class MemoryStore:
         self.elections: Expiring[ElectionLease] = Expiring()
         self.fires: dict[str, float] = {}
         self.turns = Turns()
+        self.vacancies = Turns()
         self.guard = threading.Lock()
         """Held around each decision, since two threads may run a loop each."""
         self._fence = 0

@@ -47,6 +47,12 @@ class Turns:
         """Say whether anybody else stands in the queue."""
         return any(one != turn for one in tuple(self._queues.get(name, ())))
 
+    def call_all(self, name: str) -> None:
+        """Wake whoever listens, in the queue or not."""
+        for (listened_to, turn), wake in tuple(self._listeners.items()):
+            if listened_to == name:
+                _woken(turn[1], wake)
+
     def call_next(self, name: str) -> None:
         """Wake the first in the queue that still is there."""
         for turn in tuple(self._queues.get(name, ())):
