@@ -48,7 +48,8 @@ class ProviderAdapter(Generic[ProviderT]):
         """Return the component that this adapter stands for when it is given to an app alone."""
         from grelmicro.coordination import Coordination  # noqa: PLC0415 - a cycle
 
-        return Coordination(**{self.component_keyword: self})
+        backends: dict[str, Any] = {self.component_keyword: self}
+        return Coordination(**backends)
 
     async def __aenter__(self) -> Self:
         await self._provider.__aenter__()

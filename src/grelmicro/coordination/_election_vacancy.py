@@ -37,7 +37,7 @@ class Vacancy:
             self.close()
             self._backend = backend
             if isinstance(backend, WakingElectionBackend):
-                self._stop_listening = backend.on_vacancy(self._name, lambda: self._word.set())
+                self._stop_listening = backend.on_vacancy(self._name, self._hear)
 
     def saw(self, record: LeaderRecord) -> None:
         """Note when the lease of a record ends at the latest: its length after it was first seen."""
@@ -53,6 +53,9 @@ class Vacancy:
             end = min(end, self._lease_end)
         with anyio.CancelScope(deadline=end):
             await self._word.wait()
+
+    def _hear(self) -> None:
+        self._word.set()
 
     def close(self) -> None:
         """Stop listening."""

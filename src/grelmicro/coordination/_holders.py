@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
+
+import anyio
 
 from grelmicro._threads import calling_thread
 from grelmicro.coordination._identity import Identity, fork_count
@@ -21,15 +24,34 @@ _SWEEP_FROM = 64
 class Lease:
     """When a lease ends, by this process's monotonic clock, counted from before the request for it."""
 
-    __slots__ = ("_clock", "deadline")
+    __slots__ = ("_clock", "_over", "_watchers", "deadline")
 
     def __init__(self, deadline: float, clock: Callable[[], float]) -> None:
         self.deadline = deadline
         self._clock = clock
+        self._over = False
+        self._watchers: list[anyio.Event] = []
 
     def left(self) -> float:
         """Seconds until the end; 0 or less once it is over. Works in any thread."""
-        return self.deadline - self._clock()
+        return -math.inf if self._over else self.deadline - self._clock()
+
+    def end(self) -> None:
+        """Note that the lock is held no longer, whatever time is left."""
+        self._over = True
+        for watcher in self._watchers:
+            watcher.set()
+
+    async def ended(self) -> None:
+        """Wait until it is over."""
+        while self.left() > 0:
+            watcher = anyio.Event()
+            self._watchers.append(watcher)
+            try:
+                with anyio.CancelScope(deadline=self.deadline):
+                    await watcher.wait()
+            finally:
+                self._watchers.remove(watcher)
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,11 @@ class LockHandle:
         any thread, and after the process stood still.
         """
         return 0.0 if self._lease is None else max(0.0, self._lease.left())
+
+    async def lost(self) -> None:
+        """Wait until the lock is held no longer: its lease ended, it turned out lost, or it was released."""
+        if self._lease is not None:
+            await self._lease.ended()
 
 
 class Hold:
@@ -101,6 +128,7 @@ class Holders:
 
     def drop(self, owner: object, hold: Hold) -> None:
         """Forget `hold`, unless `owner` holds something else by now."""
+        hold.lease.end()
         if self.get(owner) is hold:
             del self._of(owner)[owner]
             if not self._tasks and not self._threads:

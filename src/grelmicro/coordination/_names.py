@@ -14,7 +14,7 @@ def check_name(name: object) -> str:
     """Return `name`, or raise if no backend may be asked for it.
 
     Raises:
-        SettingsValidationError: it is no string of 1 to 255 characters that encodes as UTF-8 and holds no NUL.
+        SettingsValidationError: it is no string of 1 to 255 characters, encodes not as UTF-8, or holds NUL.
     """
     if not isinstance(name, str):
         problem = f"must be a string, not {type(name).__name__}"
@@ -31,7 +31,7 @@ def check_name(name: object) -> str:
 
 
 def lock_key(name: str) -> str:
-    """Return the name under which a backend keeps a `Lock`: its own, unless that reads like another kind's."""
+    """Return the name under which a backend keeps a `Lock`: its own, unless it reads like another kind's."""
     return f"{_LOCK}{name}" if name.startswith((_TASKLOCK, _LOCK)) else name
 
 

@@ -139,9 +139,9 @@ class LeaderElectionBackend(Protocol):
     ) -> LeaderRecord:
         """Take a free or expired lease, or renew one that `token` holds, for `duration` seconds from now.
 
-        Returns the record as it then stands: the caller leads exactly when `record.holder == token`. A change
-        of holder counts in `transitions` and sets `acquired_at`; a renewal moves `renewed_at` and replaces the
-        metadata.
+        Returns the record as it then stands: the caller leads exactly when `record.holder == token`. A take,
+        also by the holder of an expired lease, counts in `transitions` and sets `acquired_at`; a renewal moves
+        `renewed_at` and replaces the metadata.
         """
         ...
 
@@ -173,7 +173,7 @@ class ScheduleBackend(Protocol):
     """What a vendor implements to let one of many replicas run a scheduled fire."""
 
     async def claim(self, name: str, due: float) -> bool:
-        """Store `due` (UTC epoch seconds) as the last fire of `name` if nothing or something smaller is stored.
+        """Store `due` (UTC epoch seconds) as the last fire of `name`, unless that much or more is stored.
 
         Atomic: of any number of concurrent claims for one `due`, exactly one returns True.
         """

@@ -15,14 +15,17 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, ClassVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+from weakref import WeakKeyDictionary
 
 from anyio import current_time
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from grelmicro.coordination._calls import DeadlineError, Grant, LockCalls
 from grelmicro.coordination._holders import Hold, Holders, Lease, LockHandle, current_clock, current_owner
 from grelmicro.coordination._identity import Identity, random_hex
+from grelmicro.coordination._keep_alive import KeepAlive, check_keep_alive
 from grelmicro.coordination._leased import LeasedLock
 from grelmicro.coordination._line import Place
 from grelmicro.coordination._lock_threads import ThreadLockAdapter
@@ -38,6 +41,7 @@ from grelmicro.coordination.errors import (
     LockTimeoutError,
     WouldBlockError,
 )
+from grelmicro.errors import SettingsValidationError
 from grelmicro.types import Jitter, Seconds
 
 if TYPE_CHECKING:
@@ -56,6 +60,15 @@ class LockConfig(BaseLockConfig):
     """Seconds between tries while waiting; at least 0.001."""
     retry_jitter: Jitter = 0.1
     """Spread of the pauses between tries, in [0, 1)."""
+    auto_extend: bool = False
+    """Whether `async with` extends the lease at a third of its length and stops the block when it is lost."""
+    max_hold_duration: Seconds | None = None
+    """Seconds after which `auto_extend` lets the lease end; None sets no limit. At least a lease."""
+
+    @model_validator(mode="after")
+    def _relations(self) -> Self:
+        check_keep_alive(self.auto_extend, self.max_hold_duration, self.lease_duration)
+        return self
 
 
 class Lock(LeasedLock[LockConfig]):
@@ -84,6 +97,8 @@ class Lock(LeasedLock[LockConfig]):
         retry_jitter: float | None = None,
         env_prefix: str | None = None,
         env_load: bool | None = None,
+        auto_extend: bool | None = None,
+        max_hold_duration: Seconds | None = None,
     ) -> None:
         """Make a lock; neither the event loop nor the backend is touched.
 
@@ -103,12 +118,15 @@ class Lock(LeasedLock[LockConfig]):
             lease_duration=lease_duration,
             retry_interval=retry_interval,
             retry_jitter=retry_jitter,
+            auto_extend=auto_extend,
+            max_hold_duration=max_hold_duration,
         )
 
     def _bind(self, name: str, config: LockConfig, backend: LockBackend | str | None) -> None:
         super()._bind(name, config, backend)
         self._key = lock_key(name)
         self._holders = Holders(Identity(config.worker, random_hex))
+        self._kept_alive: WeakKeyDictionary[Any, KeepAlive] = WeakKeyDictionary()
 
     def share_holders(self, shared: MutableMapping[str, Holders]) -> None:
         """Be one lock with all others of this name that share the same mapping. For the component."""
@@ -116,7 +134,14 @@ class Lock(LeasedLock[LockConfig]):
 
     @property
     def from_thread(self) -> ThreadLockAdapter:
-        """The same lock for a worker thread, blocking; the thread is the holder."""
+        """The same lock for a worker thread, blocking; the thread is the holder.
+
+        Raises:
+            SettingsValidationError: the lock has `auto_extend`; a thread cannot be stopped when it is lost.
+        """
+        if self._config.auto_extend:
+            msg = "auto_extend: works in async code only, as a thread cannot be stopped when the lock is lost"
+            raise SettingsValidationError(msg)
         return ThreadLockAdapter(self)
 
     async def acquire(self, *, timeout: float | None = None) -> LockHandle:
@@ -183,7 +208,11 @@ class Lock(LeasedLock[LockConfig]):
         return await self._owned(current_owner())
 
     async def __aenter__(self) -> LockHandle:
-        return await self._acquire(current_owner(), None)
+        owner = current_owner()
+        handle = await self._acquire(owner, None)
+        if self._config.auto_extend:
+            self._keep_alive(owner)
+        return handle
 
     async def __aexit__(
         self,
@@ -191,7 +220,13 @@ class Lock(LeasedLock[LockConfig]):
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        await self._leave(current_owner(), exc)
+        owner = current_owner()
+        keep_alive = self._kept_alive.pop(owner, None) if self._kept_alive else None
+        if keep_alive is not None and keep_alive.stop(exc_type, exc, tb):
+            with suppress(LockNotOwnedError):
+                await self._leave(owner, None)
+            raise self._lost()
+        await self._leave(owner, exc)
 
     async def do_acquire(self, token: str, *, duration: Seconds) -> int | None:
         """Ask the backend once for `token`; returns its fencing token, or None when somebody else holds it.
@@ -295,6 +330,16 @@ class Lock(LeasedLock[LockConfig]):
         self._holders.drop(owner, hold)
         if not released:
             raise self._lost()
+
+    def _keep_alive(self, owner: object) -> None:
+        hold = self._require_hold(owner)
+        keep_alive = self._kept_alive[owner] = KeepAlive(
+            hold.lease,
+            renew=lambda seconds: self._renew(owner, hold, self._key, seconds),
+            duration=lambda: self._config.lease_duration,
+            longest=self._config.max_hold_duration,
+        )
+        keep_alive.start()
 
     async def _owned(self, owner: object) -> bool:
         hold = self._holders.get(owner)

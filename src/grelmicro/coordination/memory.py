@@ -7,7 +7,7 @@ has changed nothing. A release has no checkpoint at all, so that clean-up in a c
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from anyio.lowlevel import checkpoint
 from typing_extensions import override
@@ -134,9 +134,8 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
         """Return the lease that stands after asking for one, perhaps somebody else's."""
         now, held = store.now(), store.locks.get(name)
         lease = _lease.take(held, token, duration, now, fence=store.mint())
-        if lease is None and held is not None:
-            return held
-        assert lease is not None
+        if lease is None:
+            return cast("_lease.Lease", held)
         store.locks.put(name, lease, lease.expires_at, now)
         return lease
 

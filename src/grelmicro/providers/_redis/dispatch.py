@@ -149,7 +149,7 @@ class SingleDispatcher(Dispatcher):
 
 
 async def connected(connection: Any) -> Connection:
-    """Return a connection of redis-py's, connected and ready for callers who bound their waiting themselves."""
+    """Return a connection of redis-py's, connected, for callers who bound their waiting themselves."""
     # Waiting out a back-off is up to the callers.
     connection.retry = Retry(NoBackoff(), 0)
     await connection.connect()

@@ -1,8 +1,8 @@
 """Word from the server: channels listened to on a connection of their own, which proves itself by an echo.
 
-A subscription can look well and deliver nothing: behind a proxy that pools connections, through a network that
-swallows packets, against rules that allow no channel. So it counts as heard only while messages that it sends
-to itself come back: at its start, and every `_ECHO_INTERVAL` after that.
+A subscription can look well and deliver nothing: behind a proxy that pools connections, or through a network
+that swallows packets. So it counts as heard only while messages that it sends to itself come back: at its
+start, and every `_ECHO_INTERVAL` after that.
 """
 
 from __future__ import annotations
@@ -193,5 +193,3 @@ class Listening:
         for listeners in tuple(self._listeners.values()):
             for wake in tuple(listeners):
                 wake()
-
-

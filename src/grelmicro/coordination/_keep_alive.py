@@ -1,0 +1,99 @@
+"""Keeping a lease alive while a block runs, and stopping the block when it is lost.
+
+The block runs in a cancel scope that ends with the lease; each confirmed extension moves that end. At each
+await of the extender, a task of its own:
+
+- pause until a third of the lease is over: cancelled when the block ends.
+- extension failed, or unclear: tried again, until it works or the scope ends by itself.
+- extension refused: the scope is cancelled at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio import current_time
+
+from grelmicro._detached import Detached, spawn
+from grelmicro.coordination.errors import LockAcquireError, LockNotOwnedError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from grelmicro.coordination._holders import Lease
+
+logger = logging.getLogger("grelmicro.coordination")
+
+_EXTEND_AFTER = 1 / 3
+_RETRY_AFTER = 1 / 20
+"""Shares of the lease."""
+
+
+class KeepAlive:
+    """Around one block. `renew(seconds)` sets the lease; `duration()` says for how long, at each time."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        renew: Callable[[float], Awaitable[None]],
+        duration: Callable[[], float],
+        longest: float | None,
+    ) -> None:
+        self._lease = lease
+        self._renew = renew
+        self._duration = duration
+        self._end = math.inf if longest is None else current_time() + longest
+        self._scope = anyio.CancelScope(deadline=min(lease.deadline, self._end))
+        self._extender: Detached[None]
+
+    def start(self) -> None:
+        """Begin; from here on the running task is cancelled when the lease is lost."""
+        self._scope.__enter__()
+        self._extender = spawn(self._extend, name="grelmicro-keep-alive")
+
+    def stop(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        """End, and say whether the block ended because the lease was lost."""
+        self._extender.cancel()
+        self._scope.__exit__(exc_type, exc, tb)
+        return self._scope.cancelled_caught
+
+    async def _extend(self) -> None:
+        retry = False
+        while True:
+            duration = self._duration()
+            pause = duration * _RETRY_AFTER if retry else self._lease.left() - duration * (1 - _EXTEND_AFTER)
+            await anyio.sleep(max(0.0, pause))
+            rest = self._end - current_time()
+            if rest <= self._lease.left():
+                return
+            try:
+                await self._renew(min(duration, rest))
+            except LockNotOwnedError:
+                self._scope.cancel()
+                return
+            except LockAcquireError as error:
+                if not retry:
+                    logger.warning("A lease that is kept alive could not be extended yet: %s", error)
+                retry = True
+            else:
+                retry = False
+                self._scope.deadline = min(self._lease.deadline, self._end)
+
+
+def check_keep_alive(auto_extend: bool, max_hold_duration: float | None, lease_duration: float) -> None:  # noqa: FBT001
+    """Raise a ValueError when the settings do not go together."""
+    if max_hold_duration is None:
+        return
+    if not auto_extend:
+        msg = "max_hold_duration bounds auto_extend, which is off"
+        raise ValueError(msg)
+    if max_hold_duration < lease_duration:
+        msg = "max_hold_duration must not be shorter than lease_duration"
+        raise ValueError(msg)
