@@ -18,7 +18,7 @@ from grelmicro.errors import OutOfContextError
 from grelmicro.providers._postgres.connections import cannot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from grelmicro.coordination.postgres._collector import Collector
     from grelmicro.coordination.postgres._table import Table
@@ -40,8 +40,8 @@ class Batcher:
         self._loop = asyncio.get_running_loop()
         self._queues = Queues(connections.call_timeout)
         self._lanes = 0
-        self._gathering = False
-        """Whether a lane will take what is ready as soon as it has a connection."""
+        self._gathering: object | None = None
+        """The lane that will take what is ready as soon as it has a connection."""
         self._unsticking = False
 
     def call(
@@ -60,69 +60,80 @@ class Batcher:
         return call.future
 
     def _open_lanes(self) -> None:
-        if self._queues.ready and not self._gathering and self._lanes < _MAX_LANES:
-            self._gathering = True
+        if self._queues.ready and self._gathering is None and self._lanes < _MAX_LANES:
             self._lanes += 1
-            self.connections.start(self._lane())
+            self._gathering = lane = object()
+            self.connections.start(self._ready_lane(lane))
         if self._queues.stuck and not self._unsticking:
             self._unsticking = True
             self.connections.start(self._stuck_lane())
 
-    async def _lane(self) -> None:
+    async def _ready_lane(self, lane: object) -> None:
         queues = self._queues
-        connection: Connection | None = None
-        gathered = False
+
+        async def send(connection: Connection) -> Connection | None:
+            self._has_gathered(lane)
+            calls = queues.gather()
+            self._open_lanes()
+            return await self._send(connection, calls)
+
         try:
-            while queues.ready:
-                if connection is None:
-                    connection = await self.connections.take()
-                if not gathered:
-                    self._gathering, gathered = False, True
-                calls = queues.gather()
-                self._open_lanes()
-                if calls:
-                    connection = await self._send(connection, calls)
-            await self._finish(connection)
-        except asyncio.CancelledError:
-            self._close(connection)
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
-            queues.fail_ready(cannot("cannot be reached", self.connections.where, error))
+            await self._serve(lambda: bool(queues.ready), send, queues.fail_ready)
         finally:
+            self._has_gathered(lane)
             self._lanes -= 1
-            if not gathered:
-                self._gathering = False
             self._open_lanes()
 
     async def _stuck_lane(self) -> None:
-        """Send all of a kind, skipping locked rows, then one that waits a moment for its row, and again."""
         queues = self._queues
-        connection: Connection | None = None
+
+        async def send(connection: Connection) -> Connection | None:
+            """Send all of a kind, skipping locked rows, then one that waits a moment for its row."""
+            calls = queues.gather_stuck()
+            remaining = await self._send(connection, calls)
+            if remaining is None or len(calls) == 1:
+                return remaining
+            return await self._send(remaining, queues.gather_stuck(most=1))
+
         try:
-            while queues.stuck:
-                if connection is None:
-                    connection = await self.connections.take()
-                calls = queues.gather_stuck()
-                if len(calls) > 1:
-                    connection = await self._send(connection, calls)
-                    if connection is None or not queues.stuck:
-                        continue
-                    calls = [queues.stuck.popleft()]
-                if calls:
-                    connection = await self._send(connection, calls)
-            await self._finish(connection)
-        except asyncio.CancelledError:
-            self._close(connection)
-            raise
-        except Exception as error:  # noqa: BLE001 - as above
-            calls, queues.stuck = list(queues.stuck), type(queues.stuck)()
-            queues.fail(calls, cannot("cannot be reached", self.connections.where, error))
+            await self._serve(lambda: bool(queues.stuck), send, queues.fail_stuck)
         finally:
             self._unsticking = False
             self._open_lanes()
 
+    def _has_gathered(self, lane: object) -> None:
+        if self._gathering is lane:
+            self._gathering = None
+
+    async def _serve(
+        self,
+        is_needed: Callable[[], bool],
+        send: Callable[[Connection], Awaitable[Connection | None]],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """Keep a connection, replaced when lost, for as long as it is needed."""
+        connection: Connection | None = None
+        try:
+            while is_needed():
+                if connection is None:
+                    connection = await self.connections.take()
+                connection = await send(connection)
+            if connection is not None:
+                await self._finish(connection)
+                connection = None
+        except asyncio.CancelledError:
+            self._queues.fail_all(OutOfContextError("PostgresProvider was closed before the answer came"))
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
+            fail(cannot("cannot be reached", self.connections.where, error))
+        finally:
+            if connection is not None:
+                self.connections.drop(connection)
+
     async def _send(self, connection: Connection, calls: Sequence[Call]) -> Connection | None:
         """Send calls of one kind and see to what follows. Returns the connection, if it still is of use."""
+        if not calls:
+            return connection
         statement = calls[0].statement
         sql, arguments = statement.for_one(calls[0]) if len(calls) == 1 else statement.for_many(calls)
         if statement.collects and self._collector is not None:
@@ -134,8 +145,8 @@ class Batcher:
             if failure is None:
                 return connection
             self.connections.drop(connection)
-            await self.connections.distrust()
             self._lost(calls, failure)
+            await self.connections.distrust()
             return None
         self._queues.answer(calls, {row["name"]: row for row in rows})
         return connection
@@ -177,16 +188,9 @@ class Batcher:
             call.resent = True
         self._queues.put_back(again)
 
-    async def _finish(self, connection: Connection | None) -> None:
-        if connection is None:
-            return
+    async def _finish(self, connection: Connection) -> None:
         collector = self._collector
         if collector is None or not collector.is_due or await collector.run(self.connections, connection):
             await self.connections.give(connection)
         else:
             self.connections.drop(connection)
-
-    def _close(self, connection: Connection | None) -> None:
-        if connection is not None:
-            self.connections.drop(connection)
-        self._queues.fail_all(OutOfContextError("PostgresProvider was closed before the answer came"))

@@ -48,7 +48,9 @@ class Queues:
 
     def gather(self) -> list[Call]:
         """Take ready calls of one kind, as many as are sent together."""
-        statement = next(iter(self.ready))
+        statement = next(iter(self.ready), None)
+        if statement is None:
+            return []
         ready = self.ready.pop(statement)
         calls: list[Call] = []
         while ready and len(calls) < _MAX_BATCH:
@@ -66,14 +68,14 @@ class Queues:
             self.ready[statement] = ready + self.ready.pop(statement, deque())
         return self._prepared(calls)
 
-    def gather_stuck(self) -> list[Call]:
-        """Take stuck calls of one kind, as many as are sent together."""
+    def gather_stuck(self, most: int = _MAX_BATCH) -> list[Call]:
+        """Take stuck calls of one kind, as many as are sent together, or `most`."""
         calls: list[Call] = []
         others: deque[Call] = deque()
         for call in self.stuck:
             if call.is_pointless:
                 self._leave(call)
-            elif not calls or (len(calls) < _MAX_BATCH and call.goes_with(calls[0])):
+            elif not calls or (len(calls) < most and call.goes_with(calls[0])):
                 calls.append(call)
             else:
                 others.append(call)
@@ -98,7 +100,11 @@ class Queues:
         """Answer calls of one kind with the rows of their names."""
         for call in calls:
             row = rows.get(call.name)
-            value = call.statement.decide(call, row)
+            try:
+                value = call.statement.decide(call, row)
+            except Exception as error:  # noqa: BLE001 - a row that makes no sense is this caller's error alone
+                self.fail([call], error)
+                continue
             if value is UNDECIDED:
                 self.stick(call)
                 continue
@@ -118,6 +124,11 @@ class Queues:
         ready, self.ready = self.ready, {}
         for calls in ready.values():
             self.fail(calls, error)
+
+    def fail_stuck(self, error: Exception) -> None:
+        """Fail what is stuck."""
+        stuck, self.stuck = self.stuck, deque()
+        self.fail(stuck, error)
 
     def fail_all(self, error: Exception) -> None:
         """Fail every call, for good."""

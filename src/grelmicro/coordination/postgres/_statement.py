@@ -44,16 +44,19 @@ class Statement:
     def for_many(self, calls: Sequence[Call]) -> tuple[str, list[Any]]:
         """Return what is sent for calls with distinct names."""
         columns = zip(*(call.arguments for call in calls), strict=True)
-        return self.many, [[call.name for call in calls], *(list(column) for column in columns)]
+        return self.many, [[call.name for call in calls], *(_array(column) for column in columns)]
 
     def for_one(self, call: Call) -> tuple[str, Sequence[Any]]:
         """Return what is sent for one call, with which it waits for the row."""
         if self.one is not None:
             return self.one, (call.name, *call.arguments)
-        return self.many.replace(" SKIP LOCKED", ""), [
-            [call.name],
-            *([argument] for argument in call.arguments),
-        ]
+        arguments = [_array([argument]) for argument in call.arguments]
+        return self.many.replace(" SKIP LOCKED", ""), [[call.name], *arguments]
+
+
+def _array(column: Sequence[Any]) -> list[Any]:
+    """Return an array of a type that asyncpg knows: looking up others would change the session's settings."""
+    return [repr(value) if isinstance(value, float) else value for value in column]
 
 
 class Call:

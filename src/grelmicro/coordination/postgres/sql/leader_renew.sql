@@ -1,10 +1,12 @@
 -- Gives each election to its candidate if it is free, or renews the candidate's lease.
--- $1 names (distinct, sorted by code point), $2 the candidates' tokens, $3 durations in seconds, $4 metadata (JSON).
+-- $1 names (distinct, sorted by code point), $2 the candidates' tokens, $3 durations in seconds (as text),
+-- $4 metadata (JSON).
 -- Answers the record (name, won, token, duration, acquired_at, renewed_at, transitions, metadata) of each name that is
 -- decided. A name without a row is undecided, its row being locked by another transaction: ask again.
 -- The clock is read after the row lock. A refusal of a lease seen to be live locks and writes nothing.
 WITH asked AS MATERIALIZED (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::float8[], $4::text[]) AS u (name, token, duration, metadata)
+    SELECT name, token, duration::float8, metadata
+      FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS u (name, token, duration, metadata)
 ), seen AS MATERIALIZED (
     SELECT * FROM {table} WHERE name = ANY ($1::text[])
 ), free AS MATERIALIZED (

@@ -1,10 +1,10 @@
 -- Grants each name to its token, or renews the token's grant.
--- $1 names (distinct, sorted by code point), $2 their tokens, $3 their durations in seconds.
+-- $1 names (distinct, sorted by code point), $2 their tokens, $3 their durations in seconds (as text).
 -- Answers (name, holder, fence) for each name that is decided: a fence means granted to `holder`, none that `holder`
 -- has it. A name without a row is undecided, its row being locked by another transaction: ask again.
 -- Every clock reading follows the row lock. A refusal of a lease seen to be live locks and writes nothing.
 WITH asked AS MATERIALIZED (
-    SELECT name, token, duration FROM unnest($1::text[], $2::text[], $3::float8[]) AS u (name, token, duration)
+    SELECT name, token, duration::float8 FROM unnest($1::text[], $2::text[], $3::text[]) AS u (name, token, duration)
 ), seen AS MATERIALIZED (
     SELECT name, token, expires_at FROM {table} WHERE name = ANY ($1::text[])
 ), free AS MATERIALIZED (

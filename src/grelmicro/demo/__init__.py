@@ -1,0 +1,1 @@
+"""What `python -m grelmicro demo` runs: worker processes, two kills, and a verdict. Not an API."""

@@ -1,0 +1,105 @@
+"""PostgreSQL keeps every promise: directly, behind a transaction-mode pgbouncer, on a pool of the user's."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from grelmicro.coordination.postgres import (
+    PostgresLeaderElectionAdapter,
+    PostgresLockAdapter,
+    PostgresScheduleAdapter,
+)
+from grelmicro.providers.postgres import PostgresProvider
+from grelmicro.testing.conformance import (
+    KindsSuite,
+    LeaderElectionBackendSuite,
+    LockBackendSuite,
+    ScheduleBackendSuite,
+)
+from tests.backends._postgres import run_sql
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("direct", marks=pytest.mark.variant("postgres")),
+        pytest.param("pgbouncer", marks=pytest.mark.variant("pgbouncer")),
+        pytest.param("pool", marks=pytest.mark.variant("postgres")),
+    ],
+)
+def way(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def url(request, way):
+    return request.getfixturevalue("pgbouncer_url" if way == "pgbouncer" else "postgres_url")
+
+
+@pytest.fixture(scope="module")
+async def provider(url, way):
+    if way != "pool":
+        async with PostgresProvider(url) as provider:
+            yield provider
+        return
+    async with (
+        asyncpg.create_pool(url, min_size=1, max_size=3, statement_cache_size=10) as pool,
+        PostgresProvider.from_client(pool) as provider,
+    ):
+        yield provider
+
+
+@pytest.fixture(scope="module")
+async def other(url):
+    """Another process's provider."""
+    async with PostgresProvider(url) as provider:
+        yield provider
+
+
+class TestLocks(LockBackendSuite):
+    keeps_fence_after_data_loss = True
+
+    @pytest.fixture
+    async def backend(self, provider):
+        async with PostgresLockAdapter(provider=provider) as backend:
+            yield backend
+
+    @pytest.fixture
+    def peer(self, other):
+        return other.lock()
+
+    @pytest.fixture(autouse=True)
+    def _server(self, url):
+        self.server = url
+
+    async def lose_data(self):
+        await run_sql(self.server, "TRUNCATE grelmicro_locks")
+
+
+class TestElections(LeaderElectionBackendSuite):
+    @pytest.fixture
+    async def backend(self, provider):
+        async with PostgresLeaderElectionAdapter(provider=provider) as backend:
+            yield backend
+
+    @pytest.fixture
+    def peer(self, other):
+        return other.leaderelection()
+
+
+class TestSchedules(ScheduleBackendSuite):
+    @pytest.fixture
+    async def backend(self, provider):
+        async with PostgresScheduleAdapter(provider=provider) as backend:
+            yield backend
+
+    @pytest.fixture
+    def peer(self, other):
+        return other.schedule()
+
+
+class TestKinds(KindsSuite):
+    @pytest.fixture
+    def backends(self, provider):
+        return provider.lock(), provider.leaderelection(), provider.schedule()
