@@ -140,8 +140,8 @@ class LeaderElectionBackend(Protocol):
         """Take a free or expired lease, or renew one that `token` holds, for `duration` seconds from now.
 
         Returns the record as it then stands: the caller leads exactly when `record.holder == token`. A take,
-        also by the holder of an expired lease, counts in `transitions` and sets `acquired_at`; a renewal moves
-        `renewed_at` and replaces the metadata.
+        also by the holder of an expired lease, counts in `transitions` and sets `acquired_at`; a renewal
+        moves `renewed_at` and replaces the metadata.
         """
         ...
 

@@ -13,7 +13,6 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
 
-from redis.asyncio import RedisCluster
 from typing_extensions import override
 
 from grelmicro.coordination._adapter import ProviderAdapter
@@ -84,11 +83,6 @@ class RedisAdapter(ProviderAdapter[RedisProvider]):
     def _own_channel(self) -> bytes:
         """Return a channel that no other adapter listens to."""
         return b"%bgrelmicro:%b:%b" % (self._prefix, self.kind, os.urandom(8).hex().encode())
-
-    @property
-    def _spread(self) -> bytes:
-        """Return 1 when listeners may be on other nodes than the one that publishes."""
-        return b"%d" % isinstance(self._provider.client, RedisCluster)
 
     def _run(self, script: Script, keys: Sequence[bytes], *arguments: bytes, finish: bool = False) -> Call:
         return self._provider.dispatcher.run(script, keys, arguments, finish=finish)

@@ -71,7 +71,8 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
     async def release(self, *, name: str, token: str) -> bool:
         # Carried through when its caller is cancelled. "Not held" after a lost reply: the first try freed it.
         lock, _, queue = self._keys(name)
-        arguments = (token.encode(), name.encode(), self._channel, self._spread)
+        spread = self._provider.dispatcher.spread
+        arguments = (token.encode(), name.encode(), self._channel, spread)
         call = self._run(_RELEASE, (lock, queue), *arguments, finish=True)
         return await self._flag(call) or call.uncertain
 
@@ -93,7 +94,8 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
 
     def _pass_on(self, name: str) -> Call:
         lock, _, queue = self._keys(name)
-        return self._run(_PASS_ON, (lock, queue), name.encode(), self._spread, finish=True)
+        spread = self._provider.dispatcher.spread
+        return self._run(_PASS_ON, (lock, queue), name.encode(), spread, finish=True)
 
     def _keys(self, name: str) -> tuple[bytes, bytes, bytes]:
         """Return the keys of a lock, of its shard's counter, and of its queue."""

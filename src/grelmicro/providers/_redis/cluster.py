@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, ReadOnlyError, RedisError, TryAgainError
@@ -29,6 +29,8 @@ _PAUSE = 0.02
 
 class ClusterDispatcher(Dispatcher):
     """Sends each call to the primary that has its key's slot."""
+
+    spread: ClassVar[bytes] = b"1"
 
     def __init__(self, client: Any, where: str, call_timeout: float) -> None:
         super().__init__(client, where, call_timeout)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -33,6 +33,9 @@ MAX_REDIRECTS = 8
 
 class Dispatcher(ABC):
     """Sends calls over channels. `where` names the server in messages."""
+
+    spread: ClassVar[bytes] = b"0"
+    """`1` when listeners may be on other nodes than the one that publishes."""
 
     def __init__(self, client: Any, where: str, call_timeout: float) -> None:
         self._client = client
