@@ -55,7 +55,7 @@ def call_from_thread(
 
     Raises `TimeoutError` when nothing came `timeout` seconds (and a short grace) later, even if the loop is
     stalled. Giving up, then or by an interrupt, cancels the work; if it had succeeded in the meantime, `undo`
-    runs on the loop.
+    runs on the loop, with no pause between the two.
 
     Raises:
         OutOfContextError: this is the loop's own thread, which would wait for itself, or the loop is not
@@ -83,10 +83,14 @@ def call_from_thread(
     submit(start, context)
     try:
         return reply.result(None if timeout is None else timeout + _GRACE)
-    except BaseException:
-        if reply.cancel():
-            with suppress(OutOfContextError):  # a loop that has ended runs nothing that could be stopped
+    except BaseException as error:
+        with suppress(OutOfContextError):  # a loop that has ended runs nothing that could be stopped
+            if reply.cancel():
                 submit(stop, context)
+            elif isinstance(error, TimeoutError):  # answered by now, perhaps with this very error
+                return reply.result()
+            elif undo is not None and reply.exception() is None:
+                submit(lambda: spawn(undo, name="grelmicro-from-thread-undo"), context)
         raise
 
 
@@ -108,13 +112,13 @@ async def _answer(
             await undo()
 
 
-def _submitter(loop: Any) -> Callable[[Callable[[], None], Any], None]:
+def _submitter(loop: Any) -> Callable[[Callable[[], object], Any], None]:
     if isinstance(loop, asyncio.AbstractEventLoop):
         return _asyncio_submitter(loop)
     return _trio_submitter(loop)
 
 
-def _asyncio_submitter(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None], Any], None]:
+def _asyncio_submitter(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], object], Any], None]:
     try:
         own = asyncio.get_running_loop() is loop
     except RuntimeError:
@@ -124,7 +128,7 @@ def _asyncio_submitter(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[]
     if not loop.is_running():
         raise _not_running()
 
-    def submit(callback: Callable[[], None], context: Any) -> None:
+    def submit(callback: Callable[[], object], context: Any) -> None:
         try:
             loop.call_soon_threadsafe(callback, context=context)
         except RuntimeError as error:  # closed in the meantime
@@ -133,7 +137,7 @@ def _asyncio_submitter(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[]
     return submit
 
 
-def _trio_submitter(token: trio.lowlevel.TrioToken) -> Callable[[Callable[[], None], Any], None]:
+def _trio_submitter(token: trio.lowlevel.TrioToken) -> Callable[[Callable[[], object], Any], None]:
     import trio  # noqa: PLC0415 - only there when it runs the loop
 
     try:
@@ -143,7 +147,7 @@ def _trio_submitter(token: trio.lowlevel.TrioToken) -> Callable[[Callable[[], No
     if own:
         raise _own_thread()
 
-    def submit(callback: Callable[[], None], context: Any) -> None:
+    def submit(callback: Callable[[], object], context: Any) -> None:
         try:
             token.run_sync_soon(context.run, callback)
         except trio.RunFinishedError as error:

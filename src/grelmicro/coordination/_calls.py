@@ -4,15 +4,16 @@ What a call leaves behind, at its one await:
 
 - acquire cancelled, out of time, failed, or answered after its lease: perhaps granted. A release of that
   token follows in a task of its own, behind the acquire itself; the caller does not wait for it.
-- release cancelled: perhaps done. A second release follows in a task of its own, and the caller's
-  cancellation is delivered when that has ended; "not owned" then means that the first one worked.
+- release cancelled: perhaps done. A second release follows in a task of its own, for the rest of the first
+  one's time, and the caller's cancellation is delivered when that has ended; "not owned" then means that
+  the first one worked.
 - release out of time or failed: unclear, and said so. The lease ends by itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -71,7 +72,7 @@ class LockCalls:
         """Where it was first called, for threads whose backend does not know its loop."""
         self.call_timeout: float = getattr(backend, "call_timeout", DEFAULT_CALL_TIMEOUT)
         survives = getattr(backend, "survives_cancellation", False)
-        self._calls: LockBackend = backend if survives else SurvivingLockBackend(backend)
+        self._calls: LockBackend = backend if survives else SurvivingLockBackend(backend, self.call_timeout)
 
     async def acquire(
         self, key: str, token: str, duration: float, *, deadline: float | None = None, give_back: bool = True
@@ -108,31 +109,42 @@ class LockCalls:
                 raise
         return Grant(fencing_token, start + duration)
 
-    async def release(self, key: str, token: str, *, within: float) -> bool:
+    async def release(
+        self, key: str, token: str, *, within: float, answered: Callable[[], object] | None = None
+    ) -> bool:
         """Release, at most `within` seconds and `call_timeout`, also when the caller is cancelled.
+
+        `answered` is called as soon as the backend has said whether `token` held it, so also before a
+        cancellation goes on its way.
 
         Raises:
             LockReleaseError: the backend failed or gave no answer in time, so the lock may still be held.
         """
-        limit = min(self.call_timeout, within)
+        end = current_time() + min(self.call_timeout, within)
         try:
-            return await self._release(key, token, limit)
+            return await self._release(key, token, end, answered)
         except get_cancelled_exc_class():
-            again = spawn(self._release, key, token, limit, name="grelmicro-release")
+            again = spawn(self._release, key, token, end, answered, name="grelmicro-release")
             try:
                 await again.finish()
             except LockReleaseError as error:
                 logger.warning("A release was cancelled and its repetition failed too: %s", error)
             raise
 
-    async def _release(self, key: str, token: str, limit: float) -> bool:
+    async def _release(
+        self, key: str, token: str, end: float, answered: Callable[[], object] | None = None
+    ) -> bool:
+        limit = end - current_time()
         with translated(LockReleaseError, "release the lock"):
             try:
                 with anyio.fail_after(limit):
                     released = await self._calls.release(name=key, token=token)
             except TimeoutError as error:
                 raise self._no_answer(limit, None) from error
-            return _boolean(released)
+            held = _boolean(released)
+        if answered is not None:
+            answered()
+        return held
 
     async def locked(self, key: str, error: type[LockBackendError]) -> bool:
         """Say whether anybody holds it."""
@@ -153,7 +165,7 @@ class LockCalls:
         pause = _CLEAN_UP_PAUSE
         while True:
             try:
-                await self._release(key, token, max(end - current_time(), pause))
+                await self._release(key, token, max(end, current_time() + pause))
             except LockReleaseError as error:
                 if current_time() + pause >= end:
                     logger.warning("Could not give back a lock that may have been granted: %s", error)

@@ -6,11 +6,12 @@ from typing import ClassVar, TypeVar
 
 from anyio import current_time
 
+from grelmicro._threads import running_loop
 from grelmicro.coordination._calls import DeadlineError, LockCalls
 from grelmicro.coordination._holders import Hold, Holders
 from grelmicro.coordination._primitive import BaseLockConfig, LockPrimitive
 from grelmicro.coordination.abc import LockBackend
-from grelmicro.coordination.errors import LockNotOwnedError, LockReentrantError
+from grelmicro.coordination.errors import LockNotOwnedError, LockReentrantError, LockReleaseError
 
 ConfigT = TypeVar("ConfigT", bound=BaseLockConfig)
 
@@ -29,7 +30,7 @@ class LeasedLock(LockPrimitive[ConfigT, LockBackend]):
     def _calls(self) -> LockCalls:
         backend = self.backend
         calls = self._cached_calls
-        if calls is None or calls.backend is not backend:
+        if calls is None or calls.backend is not backend or calls.loop is not running_loop():
             calls = self._cached_calls = self._calls_class(backend)
         return calls
 
@@ -63,7 +64,10 @@ class LeasedLock(LockPrimitive[ConfigT, LockBackend]):
             return
         self._holders.drop(owner, hold)
         if grant is not None:  # it had lapsed, and this request took it anew
-            await calls.release(key, token, within=duration)
+            try:
+                await calls.release(key, token, within=duration)
+            except LockReleaseError:
+                calls.clean_up(key, token)
         raise self._lost()
 
     def _lapsed(self, owner: object, hold: Hold, key: str) -> LockNotOwnedError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import anyio
 from anyio import current_time
 
 from grelmicro.errors import SettingsValidationError
+from grelmicro.types import MAX_SECONDS
 
 
 def jittered(interval: float, jitter: float) -> float:
@@ -27,14 +27,15 @@ async def until_next_try(*, interval: float, jitter: float, deadline: float | No
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Return `timeout` in seconds, None for no limit.
+    """Return `timeout` in seconds, None for no limit; one longer than `MAX_SECONDS` is none.
 
     Raises:
         SettingsValidationError: it is negative, not a number, or of another type.
     """
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not number or not timeout >= 0:
         msg = "timeout: must be a number of seconds that is 0 or more, or None to wait for ever"
         raise SettingsValidationError(msg)
-    return None if timeout == math.inf else timeout
+    return None if timeout > MAX_SECONDS else timeout

@@ -24,7 +24,7 @@ from grelmicro.coordination._calls import DeadlineError, LockCalls
 from grelmicro.coordination._holders import Hold, Holders, Lease, LockHandle, current_clock, current_owner
 from grelmicro.coordination._identity import Identity, random_hex
 from grelmicro.coordination._leased import LeasedLock
-from grelmicro.coordination._lock_threads import ThreadLockAdapter
+from grelmicro.coordination._lock_threads import ThreadLockAdapter, loop_of
 from grelmicro.coordination._names import lock_key
 from grelmicro.coordination._primitive import BaseLockConfig
 from grelmicro.coordination._waiting import check_timeout, until_next_try
@@ -116,7 +116,7 @@ class Lock(LeasedLock[LockConfig]):
     @property
     def from_thread(self) -> ThreadLockAdapter:
         """The same lock for a worker thread, blocking; the thread is the holder."""
-        return ThreadLockAdapter(self)
+        return ThreadLockAdapter(self, lambda: loop_of(self.backend, self._cached_calls))
 
     async def acquire(self, *, timeout: float | None = None) -> LockHandle:
         """Wait for the lock and take it.
@@ -233,6 +233,10 @@ class Lock(LeasedLock[LockConfig]):
         """Run `release` on the event loop, with a thread as the holder."""
         await self._release(thread_id)
 
+    async def do_thread_give_up(self, thread_id: int) -> None:
+        """Take nothing for a thread that no longer waits; at once, since it may be asking anew already."""
+        self._abandon(thread_id, self._holders.get(thread_id))
+
     async def _acquire(self, owner: object, timeout: float | None) -> LockHandle:
         self._refuse_reentry(owner)
         config = self._config
@@ -279,8 +283,9 @@ class Lock(LeasedLock[LockConfig]):
         left = hold.lease.left()
         if left <= 0:
             raise self._lapsed(owner, hold, self._key)
-        released = await hold.calls.release(self._key, hold.handle.token, within=left)
-        self._holders.drop(owner, hold)
+        released = await hold.calls.release(
+            self._key, hold.handle.token, within=left, answered=lambda: self._holders.drop(owner, hold)
+        )
         if not released:
             raise self._lost()
 
@@ -296,18 +301,18 @@ class Lock(LeasedLock[LockConfig]):
         try:
             await self._release(owner)
         except (LockNotOwnedError, LockBackendError) as problem:
-            if hold is not None:
-                self._holders.drop(owner, hold)
-                if isinstance(problem, LockBackendError):
-                    hold.calls.clean_up(self._key, hold.handle.token)
             if error is None:
                 raise
             error.add_note(f"Leaving the block of lock {self._name!r} failed too: {problem}")
             logger.warning("Leaving the block of lock %r after an error: %s", self._name, problem)
-        except BaseException:
-            if hold is not None:
-                self._holders.drop(owner, hold)
-            raise
+        finally:
+            self._abandon(owner, hold)
+
+    def _abandon(self, owner: object, hold: Hold | None) -> None:
+        """Forget a hold that is still there, and release it in the background."""
+        if hold is not None and self._holders.get(owner) is hold:
+            self._holders.drop(owner, hold)
+            hold.calls.clean_up(self._key, hold.handle.token)
 
     def _timed_out(self, timeout: float | None) -> LockTimeoutError:
         return LockTimeoutError(f"lock {self._name!r} was not free within {timeout:g} s")
