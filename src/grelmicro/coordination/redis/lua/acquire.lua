@@ -16,6 +16,7 @@ if token == ARGV[1] then
   return {fence, 0}
 end
 if token then
+  primary(KEYS[1], true)
   local left = redis.call('PTTL', KEYS[1])
   if left == -1 then
     return redis.error_reply('FOREIGN the key holds a lock that never expires')
