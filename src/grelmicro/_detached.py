@@ -54,8 +54,10 @@ class Detached(Generic[T]):
             raise self._error
         return self._value
 
-    async def finish(self) -> T:
+    async def finish(self, then: Callable[[], object] | None = None) -> T:
         """Wait for the end whatever cancels the caller, then deliver the cancellation, else the result.
+
+        When the work went well, `then` is called before that.
 
         An anyio shield alone does not stop asyncio's native `task.cancel()` and `asyncio.timeout`.
         """
@@ -66,6 +68,8 @@ class Detached(Generic[T]):
                     await self._finished.wait()
                 except anyio.get_cancelled_exc_class() as error:
                     cancellation = error
+        if then is not None and self._error is None:
+            then()
         if cancellation is not None:
             raise cancellation
         return self.result()

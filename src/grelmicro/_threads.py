@@ -58,7 +58,7 @@ def call_from_thread(
 
     Raises `TimeoutError` when nothing came `timeout` seconds (and a short grace) later, even if the loop is
     stalled. Giving up, then or by an interrupt, cancels the work; if it had succeeded in the meantime, `undo`
-    runs on the loop.
+    runs on the loop, with no pause between the two.
 
     Raises:
         OutOfContextError: this is the loop's own thread, which would wait for itself, or the loop is not
@@ -86,10 +86,14 @@ def call_from_thread(
     submit(start, context)
     try:
         return reply.result(None if timeout is None else timeout + _GRACE)
-    except BaseException:
-        if reply.cancel():
-            with suppress(OutOfContextError):  # a loop that has ended runs nothing that could be stopped
+    except BaseException as error:
+        with suppress(OutOfContextError):  # a loop that has ended runs nothing that could be stopped
+            if reply.cancel():
                 submit(stop, context)
+            elif isinstance(error, TimeoutError):  # answered by now, perhaps with this very error
+                return reply.result()
+            elif undo is not None and reply.exception() is None:
+                submit(lambda: spawn(undo, name="grelmicro-from-thread-undo"), context)
         raise
 
 

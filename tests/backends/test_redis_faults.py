@@ -9,6 +9,7 @@ from functools import partial
 import anyio
 import pytest
 from anyio import to_thread
+from anyio.abc import SocketAttribute
 from anyio.lowlevel import checkpoint
 from redis.asyncio import Redis, RedisCluster
 
@@ -16,7 +17,7 @@ from grelmicro.errors import ProviderError
 from grelmicro.providers.redis import RedisProvider
 from grelmicro.testing.conformance._base import cancelled_natively, concurrently
 from tests.support.proxy import Proxy
-from tests.support.servers import ValkeyCluster
+from tests.support.servers import ValkeyCluster, ValkeyServer
 
 LONG = 60.0
 
@@ -150,6 +151,53 @@ class TestLostReplies:
             assert await schedules.claim(unique, 1.0) is True
             assert await schedules.claim(unique, 1.0) is False
 
+    async def test_a_call_is_tried_twice_and_no_more(self, unique):
+        tries = 0
+
+        async def serve(stream):
+            nonlocal tries
+            async with stream:
+                buffered = b""
+                while b"EVAL" not in buffered:
+                    buffered += await stream.receive()
+                    if b"EVAL" not in buffered:
+                        await stream.send(b"+OK\r\n" * buffered.count(b"*"))
+                        buffered = b""
+                tries += 1
+
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        port = listener.extra(SocketAttribute.local_port)
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, serve)
+            async with locks_at(f"redis://127.0.0.1:{port}?protocol=2") as locks:
+                with pytest.raises(ProviderError, match="lost before the reply"):
+                    await locks.locked(name=unique)
+            tasks.cancel_scope.cancel()
+        assert tries == 2
+
+    async def test_a_call_that_is_sent_again_comes_before_later_ones(self, own_redis, proxy, unique):
+        async with locks_at(proxy.url(own_redis.url)) as locks:
+            await locks.locked(name=unique)
+            # What the first try does is lost as well, so that the order of the second tries decides.
+            proxy.delay(0.2, to_server=True)
+            fences = {}
+
+            async def run(token):
+                fences[token] = await locks.acquire(name=unique, token=token, duration=LONG)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run, "first")
+                before = proxy.bytes_to_server
+                while proxy.bytes_to_server == before:
+                    await checkpoint()
+                accepted = proxy.accepted
+                proxy.cut()
+                while proxy.accepted == accepted:
+                    await checkpoint()
+                tasks.start_soon(run, "later")
+            assert fences["first"]
+            assert fences["later"] is None
+
     async def test_a_second_loss_is_an_error(self, own_redis, proxy, unique):
         async with locks_at(proxy.url(own_redis.url)) as locks:
             await locks.locked(name=unique)
@@ -242,6 +290,21 @@ class TestSilence:
                 begin = anyio.current_time()
             assert anyio.current_time() - begin < 1.5
 
+    async def test_a_server_that_stops_reading_holds_up_nobody_beyond_their_bound(self, own_redis, unique):
+        async with locks_at(own_redis.url, call_timeout=0.5) as locks:
+            await locks.locked(name=unique)
+            names = [f"{unique}-{number}".ljust(10_000, "x") for number in range(2000)]
+
+            async def fails(name):
+                with pytest.raises(ProviderError):
+                    await locks.acquire(name=name, token="a", duration=LONG)
+
+            with own_redis.paused():
+                begin = anyio.current_time()
+                await concurrently([partial(fails, name) for name in names])
+                assert anyio.current_time() - begin < 3
+            assert await locks.locked(name=unique) is False
+
     async def test_a_paused_server_is_not_taken_for_a_refusal(self, own_redis, unique):
         async with locks_at(own_redis.url, call_timeout=0.3) as locks:
             await locks.acquire(name=unique, token="a", duration=LONG)
@@ -327,6 +390,15 @@ class TestManyCallers:
 
 
 class TestFailover:
+    async def test_a_demoted_server_behind_an_address_that_moved_is_left(self, own_redis, proxy, unique):
+        with ValkeyServer() as successor:
+            async with locks_at(proxy.url(own_redis.url)) as locks:
+                await locks.acquire(name=unique, token="a", duration=LONG)
+                own_redis.command("REPLICAOF", *successor.address)
+                proxy.set_target(successor.address)
+                assert await locks.acquire(name=unique, token="b", duration=LONG)
+                assert proxy.accepted == 2
+
     async def test_the_call_after_a_failover_in_good_order_finds_the_new_primary(self, sentinel, unique):
         async with RedisProvider(sentinel.url) as provider:
             locks = provider.lock()
@@ -337,6 +409,8 @@ class TestFailover:
             assert await locks.release(name=unique, token="a") is True
             assert await locks.acquire(name=unique, token="b", duration=LONG) > after
 
+    # On a busy machine the sentinels take their time to agree.
+    @pytest.mark.soak
     async def test_the_call_after_a_crash_finds_the_new_primary(self, sentinel, unique):
         async with RedisProvider(sentinel.url) as provider:
             locks = provider.lock()
@@ -352,13 +426,16 @@ class TestFailover:
         async with locks_at(url) as locks:
             assert await locks.locked(name=unique) is False
 
-    async def test_a_grant_that_replication_missed_is_lost_to_its_holder_and_outgrown(self, sentinel, unique):
-        primary, replica = sentinel.primary, sentinel.replica
-        async with locks_at(primary.url) as old, locks_at(replica.url) as new:
-            await old.acquire(name=f"{unique}-known", token="a", duration=LONG)
-            primary.command("WAIT", 1, 5000)
-            replica.command("REPLICAOF", "NO", "ONE")
-            try:
+    async def test_a_grant_that_replication_missed_is_lost_to_its_holder_and_outgrown(
+        self, own_redis, unique
+    ):
+        own_redis.command("CONFIG", "SET", "repl-diskless-sync-delay", 0)
+        with ValkeyServer("--replicaof", f"127.0.0.1 {own_redis.port}") as replica:
+            async with locks_at(own_redis.url) as old, locks_at(replica.url) as new:
+                await old.acquire(name=f"{unique}-known", token="a", duration=LONG)
+                while not replica.command("KEYS", f"*{unique}-known"):
+                    await checkpoint()
+                replica.command("REPLICAOF", "NO", "ONE")
                 forgotten = await old.acquire(name=unique, token="a", duration=LONG)
                 assert await new.owned(name=unique, token="a") is False
                 taken = await new.acquire(name=unique, token="b", duration=LONG)
@@ -366,9 +443,6 @@ class TestFailover:
                 assert await new.acquire(name=unique, token="a", duration=LONG) is None
                 assert await new.release(name=unique, token="a") is False
                 assert await new.owned(name=unique, token="b") is True
-            finally:
-                replica.command("REPLICAOF", *primary.address)
-                await to_thread.run_sync(sentinel.recover)
 
 
 @pytest.mark.variant("cluster")

@@ -328,14 +328,19 @@ class TestUnclearAnswers:
         own_redis.command("CONFIG", "SET", "maxmemory", 0)
         assert await locks.acquire(name=f"{unique}-2", token="a", duration=LONG)
 
-    async def test_a_replica_says_so_and_works_once_promoted(self, own_redis, redis_server, locks, unique):
-        await locks.acquire(name=unique, token="a", duration=LONG)
-        own_redis.command("CONFIG", "SET", "replica-serve-stale-data", "yes")
-        own_redis.command("REPLICAOF", "127.0.0.1", 1)
-        with pytest.raises(ProviderError, match="read-only"):
-            await locks.acquire(name=f"{unique}-2", token="a", duration=LONG)
-        own_redis.command("REPLICAOF", "NO", "ONE")
-        assert await locks.acquire(name=f"{unique}-2", token="a", duration=LONG)
+    async def test_a_replica_answers_nothing_and_works_once_promoted(self, own_redis, calls):
+        for call in (calls["lock"][0], calls["election"][0], calls["schedule"][0]):
+            await call()
+        for name in ("known", "unknown"):
+            own_redis.command("REPLICAOF", "127.0.0.1", 1)
+            for call in [call for kind in calls.values() for call in kind]:
+                with pytest.raises(ProviderError, match="read-only"):
+                    await call()
+            own_redis.command("REPLICAOF", "NO", "ONE")
+            if name == "known":
+                own_redis.command("FLUSHALL")
+        for call in [call for kind in calls.values() for call in kind]:
+            await call()
 
     async def test_a_server_that_lost_its_primary_says_so(self, own_redis, locks, unique):
         await locks.acquire(name=unique, token="a", duration=LONG)

@@ -4,8 +4,9 @@ What a call leaves behind, at its one await:
 
 - acquire cancelled, out of time, failed, or answered after its lease: perhaps granted. A release of that
   token follows in a task of its own, behind the acquire itself; the caller does not wait for it.
-- release cancelled: perhaps done. A second release follows in a task of its own, and the caller's
-  cancellation is delivered when that has ended; "not owned" then means that the first one worked.
+- release cancelled: perhaps done. A second release follows in a task of its own, for the rest of the first
+  one's time, and the caller's cancellation is delivered when that has ended; "not owned" then means that
+  the first one worked.
 - release out of time or failed: unclear, and said so. The lease ends by itself.
 """
 
@@ -15,7 +16,6 @@ import logging
 import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -95,7 +95,7 @@ class LockCalls:
         """Who waits in this process."""
         self.call_timeout: float = getattr(backend, "call_timeout", DEFAULT_CALL_TIMEOUT)
         survives = getattr(backend, "survives_cancellation", False)
-        self._calls: LockBackend = backend if survives else SurvivingLockBackend(backend)
+        self._calls: LockBackend = backend if survives else SurvivingLockBackend(backend, self.call_timeout)
         self._queue = backend if survives and isinstance(backend, QueueingLockBackend) else None
 
     async def acquire(
@@ -160,10 +160,8 @@ class LockCalls:
                 self.clean_up(key, token)
                 raise
 
-    async def hand_over(
-        self, key: str, token: str, to: str, duration: float, *, within: float
-    ) -> Inheritance:
-        """End the lease of `token` and grant the lock to `to`, in one step.
+    async def hand_over(self, key: str, token: str, to: str, duration: float, end: float) -> Inheritance:
+        """End the lease of `token` and grant the lock to `to`, in one step, by `end` (loop time).
 
         Raises:
             LockReleaseError: as for `free`.
@@ -172,40 +170,46 @@ class LockCalls:
             raise NotImplementedError
         start = current_time()
         with translated(LockReleaseError, "hand over the lock"):
-            with anyio.fail_after(min(self.call_timeout, within, duration)):
+            with anyio.fail_after(min(end - start, duration)):
                 succession = await self._queue.hand_over(name=key, token=token, to=to, duration=duration)
             fencing_token = succession.fencing_token
             grant = None if fencing_token is None else _grant(fencing_token, start, duration)
             return Inheritance(grant, succession.others_wait)
 
-    async def release(self, key: str, token: str, *, within: float) -> bool:
+    async def release(
+        self, key: str, token: str, *, within: float, answered: Callable[[], object] | None = None
+    ) -> bool:
         """Let go, in favour of whoever is next in line here, and say whether `token` held the lock.
 
-        Takes at most `within` seconds and `call_timeout`, also when the caller is cancelled.
+        Takes at most `within` seconds and `call_timeout`, also when the caller is cancelled. `answered` is
+        called as soon as the backend has said whether `token` held it, so also before a cancellation goes on
+        its way.
 
         Raises:
             LockReleaseError: the backend failed or gave no answer in time, so the lock may still be held.
         """
+        end = current_time() + min(self.call_timeout, within)
         line = self.lines.get(key)
         try:
-            if line is not None:
-                return await line.release(token, within=within)
-            return await self.free(key, token, within=within)
+            held = await (self.free(key, token, end) if line is None else line.release(token, end))
         except get_cancelled_exc_class():
-            again = spawn(partial(self.free, within=within), key, token, name="grelmicro-release")
+            again = spawn(self.free, key, token, end, name="grelmicro-release")
             try:
-                await again.finish()
+                await again.finish(answered)
             except LockReleaseError as error:
                 logger.warning("A release was cancelled and its repetition failed too: %s", error)
             raise
+        if answered is not None:
+            answered()
+        return held
 
-    async def free(self, key: str, token: str, *, within: float) -> bool:
-        """Let go for all, and say whether `token` held the lock.
+    async def free(self, key: str, token: str, end: float) -> bool:
+        """Let go for all, by `end` (loop time), and say whether `token` held the lock.
 
         Raises:
             LockReleaseError: the backend failed or gave no answer in time, so the lock may still be held.
         """
-        limit = min(self.call_timeout, within)
+        limit = end - current_time()
         with translated(LockReleaseError, "release the lock"):
             try:
                 with anyio.fail_after(limit):
@@ -233,7 +237,7 @@ class LockCalls:
         pause = _CLEAN_UP_PAUSE
         while True:
             try:
-                await self.free(key, token, within=max(end - current_time(), pause))
+                await self.free(key, token, max(end, current_time() + pause))
             except LockReleaseError as error:
                 if current_time() + pause >= end:
                     logger.warning("Could not give back a lock that may have been granted: %s", error)

@@ -84,13 +84,15 @@ class LockHandle:
 class Hold:
     """A held lock, seen from its holder."""
 
-    __slots__ = ("calls", "handle", "lease")
+    __slots__ = ("calls", "handle", "lease", "perhaps_released")
 
     def __init__(self, handle: LockHandle, lease: Lease, calls: LockCalls) -> None:
         self.handle = handle
         self.lease = lease
         self.calls = calls
         """The calls to the backend that granted it, whatever an override has put in its place since."""
+        self.perhaps_released = False
+        """Whether a release was sent whose answer never came."""
 
 
 class Holders:
@@ -128,7 +130,6 @@ class Holders:
 
     def drop(self, owner: object, hold: Hold) -> None:
         """Forget `hold`, unless `owner` holds something else by now."""
-        hold.lease.end()
         if self.get(owner) is hold:
             del self._of(owner)[owner]
             if not self._tasks and not self._threads:

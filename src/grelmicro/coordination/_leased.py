@@ -11,7 +11,7 @@ from grelmicro.coordination._calls import DeadlineError, LockCalls
 from grelmicro.coordination._holders import Hold, Holders
 from grelmicro.coordination._primitive import BaseLockConfig, LockPrimitive
 from grelmicro.coordination.abc import LockBackend
-from grelmicro.coordination.errors import LockNotOwnedError, LockReentrantError
+from grelmicro.coordination.errors import LockNotOwnedError, LockReentrantError, LockReleaseError
 
 ConfigT = TypeVar("ConfigT", bound=BaseLockConfig)
 
@@ -62,14 +62,22 @@ class LeasedLock(LockPrimitive[ConfigT, LockBackend]):
         if grant is not None and grant.fencing_token == hold.handle.fencing_token:
             lease.deadline = grant.deadline
             return
-        self._holders.drop(owner, hold)
+        self._forget(owner, hold)
         if grant is not None:  # it had lapsed, and this request took it anew
-            await calls.release(key, token, within=duration)
+            try:
+                await calls.release(key, token, within=duration)
+            except LockReleaseError:
+                calls.clean_up(key, token)
         raise self._lost()
+
+    def _forget(self, owner: object, hold: Hold) -> None:
+        """Note that it is held no longer."""
+        self._holders.drop(owner, hold)
+        hold.lease.end()
 
     def _lapsed(self, owner: object, hold: Hold, key: str) -> LockNotOwnedError:
         """Forget a hold whose lease ended by the local clock; the backend may end it a round trip later."""
-        self._holders.drop(owner, hold)
+        self._forget(owner, hold)
         hold.calls.clean_up(key, hold.handle.token)
         return self._lost()
 

@@ -106,8 +106,8 @@ class Line:
             self._leave(place)
         return place.grant
 
-    async def release(self, token: str, *, within: float) -> bool:
-        """End the lease of `token` in favour of the next in line, and say whether it was held.
+    async def release(self, token: str, end: float) -> bool:
+        """End the lease of `token` in favour of the next in line, by `end` (loop time); say if it was held.
 
         Raises:
             LockReleaseError: the backend failed or gave no answer in time, so the lock may still be held.
@@ -119,9 +119,7 @@ class Line:
                 break
             place.asked = True
             try:
-                succession = await calls.hand_over(
-                    self._key, token, place.token, place.duration, within=within
-                )
+                succession = await calls.hand_over(self._key, token, place.token, place.duration, end)
             except BaseException:
                 place.asked = False
                 self._look_again()
@@ -134,11 +132,11 @@ class Line:
                 return False
             if self._settle(place, succession.grant):
                 return held
-            token, within = place.token, place.duration  # it left meanwhile: on to the next
+            token, end = place.token, self._end_for(place)  # it left meanwhile: on to the next
         if self._places:
             self._not_before = current_time() + (_COURTESY if self._others_wait else 0)
             self._hand_overs = 0
-        released = await calls.free(self._key, token, within=within)
+        released = await calls.free(self._key, token, end)
         self._look_again()
         return released and held
 
@@ -169,11 +167,14 @@ class Line:
 
     def _bequeath(self, place: Place) -> None:
         """Let go of what was granted to somebody who has left."""
-        spawn(self._let_go, place.token, place.duration, name="grelmicro-bequeath")
+        spawn(self._let_go, place.token, self._end_for(place), name="grelmicro-bequeath")
 
-    async def _let_go(self, token: str, within: float) -> None:
+    def _end_for(self, place: Place) -> float:
+        return current_time() + min(self._calls.call_timeout, place.duration)
+
+    async def _let_go(self, token: str, end: float) -> None:
         try:
-            await self.release(token, within=within)
+            await self.release(token, end)
         except LockBackendError as error:
             logger.warning("A lock granted to a caller that had left was not released: %s", error)
             self._calls.clean_up(self._key, token)

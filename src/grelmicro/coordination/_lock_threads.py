@@ -11,6 +11,7 @@ from grelmicro._threads import call_from_thread, running_loop, thread_number
 from grelmicro.coordination._waiting import check_timeout
 from grelmicro.coordination.errors import LockTimeoutError
 from grelmicro.errors import OutOfContextError
+from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -51,30 +52,35 @@ class ThreadLockAdapter:
     waiters whose holder needs a thread too, or pass a timeout.
     """
 
-    def __init__(self, lock: Lock) -> None:
+    def __init__(self, lock: Lock, loop: Callable[[], Any]) -> None:
         self._lock = lock
+        self._loop = loop
 
     def acquire(self, *, timeout: float | None = None) -> LockHandle:
         """See `Lock.acquire`. The timeout holds even while the event loop is stalled."""
         lock, thread = self._lock, thread_number()
         limit = check_timeout(timeout)
+        patience = limit
+        if limit == 0:  # one try, which the backend bounds
+            patience = getattr(lock.backend, "call_timeout", DEFAULT_CALL_TIMEOUT)
         try:
             return self._call(
                 lambda: lock.do_thread_acquire(thread, timeout=limit),
-                undo=lambda: lock.do_thread_release(thread),
-                timeout=limit or None,
+                undo=lambda: lock.do_thread_give_up(thread),
+                timeout=patience,
             )
         except LockTimeoutError:
             raise
         except TimeoutError as error:
-            msg = f"lock {lock.name!r}: the event loop gave no answer within {limit:g} s"
+            msg = f"lock {lock.name!r}: the event loop gave no answer within {patience:g} s"
             raise LockTimeoutError(msg) from error
 
     def acquire_nowait(self) -> LockHandle:
         """See `Lock.acquire_nowait`."""
         lock, thread = self._lock, thread_number()
         return self._call(
-            lambda: lock.do_thread_acquire_nowait(thread), undo=lambda: lock.do_thread_release(thread)
+            lambda: lock.do_thread_acquire_nowait(thread),
+            undo=lambda: lock.do_thread_give_up(thread),
         )
 
     def extend(self) -> LockHandle:
@@ -113,10 +119,4 @@ class ThreadLockAdapter:
         undo: Callable[[], Awaitable[object]] | None = None,
         timeout: float | None = None,
     ) -> T:
-        lock = self._lock
-        return call_from_thread(
-            loop_of(lock.backend, lock._cached_calls),  # noqa: SLF001 - the lock's own facade
-            work,
-            undo=undo,
-            timeout=timeout,
-        )
+        return call_from_thread(self._loop(), work, undo=undo, timeout=timeout)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
+
 from grelmicro._detached import Detached, spawn
 
 if TYPE_CHECKING:
@@ -14,12 +16,16 @@ T = TypeVar("T")
 
 
 class SurvivingLockBackend:
-    """A `LockBackend` around another: each call runs in a task of its own, those of one token in order."""
+    """A `LockBackend` around another: each call runs in a task of its own, those of one token in order.
+
+    A call that takes longer than `call_timeout` is cancelled, so that those behind it come to their turn.
+    """
 
     survives_cancellation = True
 
-    def __init__(self, backend: LockBackend) -> None:
+    def __init__(self, backend: LockBackend, call_timeout: float) -> None:
         self._backend = backend
+        self._call_timeout = call_timeout
         self._last: dict[tuple[str, str], Detached[Any]] = {}
 
     async def acquire(self, *, name: str, token: str, duration: float) -> int | None:
@@ -47,7 +53,8 @@ class SurvivingLockBackend:
             try:
                 if before is not None:
                     await before.wait()
-                return await call()
+                with anyio.fail_after(self._call_timeout):
+                    return await call()
             finally:
                 if self._last.get(key) is this:
                     del self._last[key]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 from grelmicro.errors import SettingsValidationError
+from grelmicro.types import MAX_SECONDS
 
 
 def jittered(interval: float, jitter: float) -> float:
@@ -14,14 +14,15 @@ def jittered(interval: float, jitter: float) -> float:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Return `timeout` in seconds, None for no limit.
+    """Return `timeout` in seconds, None for no limit; one longer than `MAX_SECONDS` is none.
 
     Raises:
         SettingsValidationError: it is negative, not a number, or of another type.
     """
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not number or not timeout >= 0:
         msg = "timeout: must be a number of seconds that is 0 or more, or None to wait for ever"
         raise SettingsValidationError(msg)
-    return None if timeout == math.inf else timeout
+    return None if timeout > MAX_SECONDS else timeout

@@ -28,7 +28,7 @@ from grelmicro.coordination._identity import Identity, random_hex
 from grelmicro.coordination._keep_alive import KeepAlive, check_keep_alive
 from grelmicro.coordination._leased import LeasedLock
 from grelmicro.coordination._line import Place
-from grelmicro.coordination._lock_threads import ThreadLockAdapter
+from grelmicro.coordination._lock_threads import ThreadLockAdapter, loop_of
 from grelmicro.coordination._names import lock_key
 from grelmicro.coordination._primitive import BaseLockConfig
 from grelmicro.coordination._waiting import check_timeout
@@ -38,6 +38,7 @@ from grelmicro.coordination.errors import (
     LockLockedCheckError,
     LockNotOwnedError,
     LockOwnedCheckError,
+    LockReleaseError,
     LockTimeoutError,
     WouldBlockError,
 )
@@ -142,7 +143,7 @@ class Lock(LeasedLock[LockConfig]):
         if self._config.auto_extend:
             msg = "auto_extend: works in async code only, as a thread cannot be stopped when the lock is lost"
             raise SettingsValidationError(msg)
-        return ThreadLockAdapter(self)
+        return ThreadLockAdapter(self, lambda: loop_of(self.backend, self._cached_calls))
 
     async def acquire(self, *, timeout: float | None = None) -> LockHandle:
         """Wait for the lock and take it.
@@ -269,6 +270,10 @@ class Lock(LeasedLock[LockConfig]):
         """Run `release` on the event loop, with a thread as the holder."""
         await self._release(thread_id)
 
+    async def do_thread_give_up(self, thread_id: int) -> None:
+        """Take nothing for a thread that no longer waits; at once, since it may be asking anew already."""
+        self._abandon(thread_id, self._holders.get(thread_id))
+
     async def _acquire(self, owner: object, timeout: float | None) -> LockHandle:
         self._refuse_reentry(owner)
         config = self._config
@@ -326,9 +331,14 @@ class Lock(LeasedLock[LockConfig]):
         left = hold.lease.left()
         if left <= 0:
             raise self._lapsed(owner, hold, self._key)
-        released = await hold.calls.release(self._key, hold.handle.token, within=left)
-        self._holders.drop(owner, hold)
-        if not released:
+        try:
+            released = await hold.calls.release(
+                self._key, hold.handle.token, within=left, answered=lambda: self._forget(owner, hold)
+            )
+        except LockReleaseError:
+            hold.perhaps_released = True
+            raise
+        if not released and not hold.perhaps_released:
             raise self._lost()
 
     def _keep_alive(self, owner: object) -> None:
@@ -353,18 +363,18 @@ class Lock(LeasedLock[LockConfig]):
         try:
             await self._release(owner)
         except (LockNotOwnedError, LockBackendError) as problem:
-            if hold is not None:
-                self._holders.drop(owner, hold)
-                if isinstance(problem, LockBackendError):
-                    hold.calls.clean_up(self._key, hold.handle.token)
             if error is None:
                 raise
             error.add_note(f"Leaving the block of lock {self._name!r} failed too: {problem}")
             logger.warning("Leaving the block of lock %r after an error: %s", self._name, problem)
-        except BaseException:
-            if hold is not None:
-                self._holders.drop(owner, hold)
-            raise
+        finally:
+            self._abandon(owner, hold)
+
+    def _abandon(self, owner: object, hold: Hold | None) -> None:
+        """Forget a hold that is still there, and release it in the background."""
+        if hold is not None and self._holders.get(owner) is hold:
+            self._forget(owner, hold)
+            hold.calls.clean_up(self._key, hold.handle.token)
 
     def _timed_out(self, timeout: float | None) -> LockTimeoutError:
         return LockTimeoutError(f"lock {self._name!r} was not free within {timeout:g} s")

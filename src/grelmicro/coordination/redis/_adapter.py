@@ -30,9 +30,9 @@ SHARDS = 64
 
 
 def load_script(*names: str) -> Script:
-    """Return the script that the files, one after another, make up."""
+    """Return the script that the named files, after what all scripts share, make up."""
     directory = files("grelmicro.coordination.redis").joinpath("lua")
-    return Script(b"".join(directory.joinpath(f"{name}.lua").read_bytes() for name in names))
+    return Script(b"".join(directory.joinpath(f"{name}.lua").read_bytes() for name in ("_primary", *names)))
 
 
 def milliseconds(duration: float) -> bytes:

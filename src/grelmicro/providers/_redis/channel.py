@@ -125,8 +125,8 @@ class Channel:
                 await self._wake.wait()
                 self._wake.clear()
                 if self._lost is None and (packet := self._next_packet()):
-                    async with asyncio.timeout(self._call_timeout):
-                        await connection.send_packed_command(packet, check_health=False)
+                    # Unbounded, because a reset ends it.
+                    await connection.send_packed_command(packet, check_health=False)
         except Exception as error:  # noqa: BLE001 - asyncio and redis-py raise all kinds, even AttributeError
             self._lost = self._lost or error
         finally:

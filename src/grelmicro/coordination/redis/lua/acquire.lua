@@ -14,6 +14,7 @@ if token == ARGV[1] then
   return {fence, 0}
 end
 if token then
+  primary(KEYS[1], true)
   return {'0', left(KEYS[1])}
 end
 return {grant(KEYS[1], KEYS[2], ARGV[1], ARGV[2]), 0}

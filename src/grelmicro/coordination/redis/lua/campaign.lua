@@ -15,6 +15,7 @@ local time = now()
 local found = record(KEYS[1])
 local live = found and tonumber(found['until']) > time
 if live and found.holder ~= ARGV[1] then
+  primary(KEYS[1], true)
   return reply(found)
 end
 local text = string.format('%.0f', time)

@@ -8,6 +8,7 @@
 -- Returns 1 when nothing or something smaller was stored, which ARGV[1] then replaces, else 0.
 local due, claim = fired(KEYS[1])
 if due and tonumber(due) >= tonumber(ARGV[1]) then
+  primary(KEYS[1], true)
   return due == ARGV[1] and claim == ARGV[2] and 1 or 0
 end
 redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. ARGV[2], 'PX', ARGV[3])

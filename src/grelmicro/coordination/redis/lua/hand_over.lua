@@ -14,6 +14,7 @@ local fence, token = held(KEYS[1])
 if token == ARGV[1] then
   fence = grant(KEYS[1], KEYS[2], ARGV[2], ARGV[3])
 elseif token ~= ARGV[2] then
+  primary(KEYS[1], token)
   return {'0', 0}
 end
 redis.call('ZREM', KEYS[3], ARGV[4])

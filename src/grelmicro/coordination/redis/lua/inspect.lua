@@ -5,6 +5,7 @@
 --
 -- Returns 0 when it is free, 1 when the token holds it, 2 when another one does.
 local _, token = held(KEYS[1])
+primary(KEYS[1], token)
 if not token then
   return 0
 end

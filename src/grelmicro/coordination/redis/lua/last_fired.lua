@@ -4,4 +4,5 @@
 --
 -- Returns the due time as it was claimed, as text, or nil.
 local due = fired(KEYS[1])
+primary(KEYS[1], due)
 return due

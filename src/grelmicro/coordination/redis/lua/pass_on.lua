@@ -6,7 +6,9 @@
 -- ARGV[2]  1 when listeners may be on other nodes than this one
 --
 -- Returns 1 when the lock is free, else 0.
-if held(KEYS[1]) then
+local _, token = held(KEYS[1])
+primary(KEYS[1], token)
+if token then
   return 0
 end
 call_next(KEYS[2], ARGV[1], ARGV[2])

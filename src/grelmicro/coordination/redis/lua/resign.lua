@@ -11,6 +11,7 @@
 local time = now()
 local found = record(KEYS[1])
 if not found or found.holder ~= ARGV[1] or tonumber(found['until']) <= time then
+  primary(KEYS[1], found)
   return 0
 end
 redis.call('HSET', KEYS[1], 'until', string.format('%.0f', time))
