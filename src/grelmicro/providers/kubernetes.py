@@ -141,7 +141,7 @@ class KubernetesProvider(Provider):
             SettingsValidationError: it is no `kubernetes_asyncio.client.ApiClient`, or a setting breaks a
                 rule (also a ValueError).
         """
-        if not isinstance(client, ApiClient):
+        if not isinstance(client, ApiClient):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SettingsValidationError(
                 f"client: must be a kubernetes_asyncio.client.ApiClient, not a "
                 f"{type(client).__module__}.{type(client).__name__}"

@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config import (
-    ConfigException,
-    incluster_config,
-    load_incluster_config,
-    load_kube_config,
-)
+from kubernetes_asyncio import config as kube_config
+from kubernetes_asyncio.config import ConfigException, incluster_config
 
 from grelmicro.config import mask_url
 from grelmicro.errors import SettingsValidationError
 from grelmicro.providers._kubernetes.api import CONNECTIONS
 
+_kube_config: Any = kube_config  # its functions are not typed in full
 _DEFAULT = Path("~/.kube/config")
 
 _REFRESH = 60.0
@@ -36,7 +33,7 @@ async def connect(kubeconfig: Path | None, context: str | None, *, read_environm
     files = _files(kubeconfig, context, read_environment=read_environment)
     try:
         if files is None:
-            load_incluster_config(client_configuration=configuration)
+            _kube_config.load_incluster_config(client_configuration=configuration)
         else:
             await _load(configuration, files, context)
         return ApiClient(configuration=configuration)
@@ -70,7 +67,7 @@ def _in_cluster() -> bool:
 
 
 async def _load(configuration: Any, files: str, context: str | None) -> None:
-    loader = await load_kube_config(
+    loader = await _kube_config.load_kube_config(
         config_file=files, context=context, client_configuration=configuration, persist_config=False
     )
     loop = asyncio.get_running_loop()

@@ -79,9 +79,11 @@ class LeaseApi:
         query = [("labelSelector", labels), ("fieldSelector", fields)]
         query += [("limit", str(limit or "")), ("continue", after)]
         reply = await self._request("GET", namespace, query=[pair for pair in query if pair[1]])
-        if not isinstance(reply, dict) or not isinstance(reply.get("items"), list):
-            raise NoReplyError("the reply is no LeaseList")
-        return reply
+        match reply:
+            case {"kind": "LeaseList", "metadata": {"resourceVersion": str()}, "items": list()}:
+                return dict(reply)
+            case _:
+                raise NoReplyError("the reply is no LeaseList")
 
     async def watch(
         self, namespace: str, *, fields: str, version: str, seconds: float
@@ -95,10 +97,11 @@ class LeaseApi:
             if response.status != HTTPStatus.OK:
                 raise status_error(response.status, _parsed(await response.read()), None)
             async for line in response.content:
-                event = _parsed(line)
-                if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
-                    raise NoReplyError("the watch sent something that is no event")
-                yield str(event.get("type")), event["object"]
+                match _parsed(line):
+                    case {"type": str() as kind, "object": {} as subject}:
+                        yield kind, dict(subject)
+                    case _:
+                        raise NoReplyError("the watch sent something that is no event")
 
     async def _request(
         self,

@@ -23,7 +23,7 @@ from grelmicro.providers._kubernetes.errors import (
     explained,
 )
 from grelmicro.providers._kubernetes.names import Place
-from grelmicro.providers._kubernetes.record import KIND, LOCK, MANAGED_BY, NAME, parse
+from grelmicro.providers._kubernetes.record import KIND, LOCK, MANAGED_BY, parse
 from grelmicro.providers._kubernetes.unsettled import SETTLED_AFTER
 
 if TYPE_CHECKING:
@@ -101,9 +101,11 @@ class Collector:
                         await self._delete(namespace, record)
                     elif len(found) < _MOST:
                         found[key] = (record.version, since)
-                after = (page.get("metadata") or {}).get("continue") or ""
-                if not after:
-                    break
+                match page:
+                    case {"metadata": {"continue": str() as after}} if after:
+                        pass
+                    case _:
+                        break
         self._found = found
 
     def _is_over(self, record: Record, unchanged: float) -> bool:
@@ -160,9 +162,11 @@ class Collector:
         logger.warning("The Leases of locks used once will stay, as they cannot be collected: %s", reason)
 
 
-def _records(namespace: str, items: Iterable[dict[str, Any]]) -> Iterable[Record]:
+def _records(namespace: str, items: Iterable[Any]) -> Iterable[Record]:
     for item in items:
-        metadata = item.get("metadata") or {}
-        name = (metadata.get("annotations") or {}).get(NAME)
-        with suppress(UnreadableError, KeyError):
-            yield parse(Place(namespace, metadata["name"], LOCK, str(name)), item)
+        match item:
+            case {"metadata": {"name": str() as lease, "annotations": {"grelmicro/name": str() as name}}}:
+                with suppress(UnreadableError):
+                    yield parse(Place(namespace, lease, LOCK, name), item)
+            case _:
+                pass  # none of ours, whatever its label says

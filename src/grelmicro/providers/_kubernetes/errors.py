@@ -90,10 +90,13 @@ def _forbidden(verb: str, namespace: str) -> str:
 
 def status_error(status: int, body: Any, retry_after: float | None) -> ApiError:
     """Return the error for a reply that is no success."""
-    if not isinstance(body, dict) or body.get("kind") != "Status":
-        return ApiError(status, _name(status), "", retry_after)
-    reason = str(body.get("reason") or _name(status))
-    return ApiError(status, reason, str(body.get("message") or ""), retry_after)
+    match body:
+        case {"kind": "Status", "reason": str() as reason, "message": str() as message}:
+            return ApiError(status, reason, message, retry_after)
+        case {"kind": "Status", "message": str() as message}:
+            return ApiError(status, _name(status), message, retry_after)
+        case _:
+            return ApiError(status, _name(status), "", retry_after)
 
 
 def _name(status: int) -> str:

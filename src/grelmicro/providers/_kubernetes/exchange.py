@@ -29,8 +29,9 @@ _CLOSED = "the KubernetesProvider was closed"
 
 
 class Exchange:
-    """All operations of one provider. Each has its answer, or its error, within `call_timeout` seconds, or
-    later when so many are made that they have to wait for each other.
+    """All operations of one provider. Each has its answer, or its error, within `call_timeout` seconds.
+
+    That is later when so many are made at a time that they wait for each other while others are answered.
 
     Operations run on when their callers are cancelled; one that was not sent yet is dropped, unless it is to
     be finished. Those about one Lease keep their order. `where` names the API server in messages, and

@@ -186,9 +186,8 @@ class Line:
 
     def _pause_after(self, error: Exception) -> float | None:
         """Return the seconds until the next try, or None when another try is no use."""
-        pause: float = random.uniform(0.5, 1) * min(
-            _TROUBLE_PAUSE * 2 ** (self._failures - 1), _LONGEST_PAUSE
-        )  # noqa: S311
+        longest = min(_TROUBLE_PAUSE * 2 ** (self._failures - 1), _LONGEST_PAUSE)
+        pause = random.uniform(longest / 2, longest)  # noqa: S311
         match error:
             case ApiError() if self._verb != "get" and error.is_race:
                 return self._pause_after_race(error)
@@ -198,7 +197,8 @@ class Line:
                 return pause
             case UnreachableError() if self._failures < _CONNECTS:
                 return pause
-        return None
+            case _:
+                return None
 
     def _pause_after_race(self, error: ApiError) -> float | None:
         if error.status == HTTPStatus.NOT_FOUND and self._verb == "create":

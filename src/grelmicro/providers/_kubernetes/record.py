@@ -12,7 +12,7 @@ import math
 import os
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from grelmicro.providers._kubernetes.errors import UnreadableError
 from grelmicro.types import MAX_SECONDS
@@ -73,7 +73,7 @@ class Record:
     @property
     def signature(self) -> tuple[object, ...]:
         """What changes whenever a holder writes, and when nobody else does."""
-        spec = self.body.get("spec") or {}
+        spec = _part(self.body, "spec")
         times = (spec.get("acquireTime"), spec.get("renewTime"), spec.get("leaseTransitions"))
         return (self.uid, self.write, self.state.holder, spec.get("leaseDurationSeconds"), *times)
 
@@ -89,10 +89,10 @@ def parse(place: Place, body: Mapping[str, Any]) -> Record:
     Raises:
         UnreadableError: it is something else.
     """
-    metadata, spec = body["metadata"], body.get("spec") or {}
-    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    metadata, spec = _part(body, "metadata"), _part(body, "spec")
+    annotations = _part(metadata, "annotations")
     name = annotations.get(NAME)
-    write, _, written_at = annotations.get(_WRITE, "").partition(" ")
+    write, _, written_at = str(annotations.get(_WRITE, "")).partition(" ")
     if name != place.name and not (place.kind == ELECTION and name is None):
         raise UnreadableError("it was not written for this name")
     try:
@@ -106,11 +106,11 @@ def parse(place: Place, body: Mapping[str, Any]) -> Record:
             acquired_at=_time(spec.get("acquireTime")) or renewed_at,
             renewed_at=renewed_at,
             transitions=int(spec.get("leaseTransitions") or 0),
-            fence=int(annotations.get(_FENCE, "0")),
+            fence=int(annotations.get(_FENCE, 0)),
             fired=float(annotations[_FIRED]) if _FIRED in annotations else None,
         )
         if ours:
-            said = json.loads(annotations.get(_METADATA, "{}"))
+            said: dict[object, object] = json.loads(annotations.get(_METADATA, "{}"))
             state = replace(
                 state,
                 duration=float(annotations.get(_DURATION, state.duration)),
@@ -118,6 +118,7 @@ def parse(place: Place, body: Mapping[str, Any]) -> Record:
             )
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UnreadableError(f"{type(error).__name__} while reading it") from error
+    # managedFields are long, and the server keeps them when they are left out.
     kept = {key: value for key, value in metadata.items() if key != "managedFields"}
     return Record(
         body={**body, "metadata": kept},
@@ -130,11 +131,9 @@ def parse(place: Place, body: Mapping[str, Any]) -> Record:
 
 def render(place: Place, state: State, base: Record | None, write: str) -> dict[str, Any]:
     """Return the Lease that says `state`, replacing `base`, with all in it that is none of our business."""
-    body: dict[str, Any] = (
-        dict(base.body) if base else {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-    )
-    metadata = dict(body.get("metadata") or {"name": place.lease, "namespace": place.namespace})
-    annotations = dict(metadata.get("annotations") or {})
+    body = base.body if base else {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    metadata = _part(body, "metadata") or {"name": place.lease, "namespace": place.namespace}
+    annotations = _part(metadata, "annotations")
     renewed_at = _micro_time(state.renewed_at)
     annotations[NAME] = place.name
     annotations[_WRITE] = f"{write} {renewed_at}"
@@ -143,27 +142,35 @@ def render(place: Place, state: State, base: Record | None, write: str) -> dict[
     _put(annotations, _FENCE, str(state.fence) if state.fence else None)
     _put(annotations, _FIRED, None if state.fired is None else repr(state.fired))
     metadata["annotations"] = annotations
-    metadata["labels"] = {**(metadata.get("labels") or {}), **MANAGED_BY, KIND: place.kind}
-    body["metadata"] = metadata
-    body["spec"] = {
-        **(body.get("spec") or {}),
+    metadata["labels"] = {**_part(metadata, "labels"), **MANAGED_BY, KIND: place.kind}
+    spec = _part(body, "spec") | {
         "holderIdentity": state.holder,
         "leaseDurationSeconds": min(max(math.ceil(state.duration), 1), MAX_SECONDS),
         "acquireTime": _micro_time(state.acquired_at),
         "renewTime": renewed_at,
         "leaseTransitions": min(state.transitions, MAX_SECONDS),
     }
-    return body
+    return {**body, "metadata": metadata, "spec": spec}
 
 
 def touched(record: Record) -> dict[str, Any]:
     """Return the same Lease with nothing changed but its resourceVersion, once written."""
-    metadata = dict(record.body["metadata"])
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), _TOUCH: new_write()}
+    metadata = _part(record.body, "metadata")
+    metadata["annotations"] = {**_part(metadata, "annotations"), _TOUCH: new_write()}
     return {**record.body, "metadata": metadata}
 
 
-def _put(annotations: dict[str, str], key: str, value: str | None) -> None:
+def _part(whole: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a copy of an object in an object; one that is null or absent is empty."""
+    part = whole.get(key)
+    if part is None:
+        return {}
+    if not isinstance(part, dict):
+        raise UnreadableError(f"its {key} is no object")
+    return dict(cast("dict[str, Any]", part))
+
+
+def _put(annotations: dict[str, Any], key: str, value: str | None) -> None:
     if value is None:
         annotations.pop(key, None)
     else:
