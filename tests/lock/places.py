@@ -79,6 +79,7 @@ class MemoryPlace:
         network = PretendNetwork()
         async with self.near() as backend:
             yield HomemadeLocks(backend, network, call_timeout), network
+            network.heal()
 
 
 class ServerPlace:
@@ -104,7 +105,8 @@ class ServerPlace:
             async with self._provider(proxy.url(self.url), **settings).lock() as backend:
                 try:
                     yield backend, proxy
-                finally:
+                finally:  # closing waits for what is under way
+                    proxy.heal()
                     proxy.cut()
 
 

@@ -195,6 +195,8 @@ class _Engine:
             task = asyncio.get_running_loop().create_task(connection.serve(client))
             self.connections[task] = connection
             task.add_done_callback(self.connections.pop)
+            # Cancelled before its first step, a task does not close anything.
+            task.add_done_callback(lambda _: client.close())
 
 
 def server_context(certificate: Path | str) -> ssl.SSLContext:

@@ -239,17 +239,18 @@ def rolling_restart(url, name, seconds, generations):
 
 
 def test_two_processes_and_a_rolling_restart_run_once_per_tick(url, unique):
-    runs, during, duration = rolling_restart(url, unique, 0.3, generations=1)
-    assert min(later - earlier for earlier, later in pairwise(runs)) >= 0.29
-    # A replica that goes may take its phase along, so that the next one runs up to one interval later.
-    assert len(during) >= duration / 0.6 - 2
+    runs, during, duration = rolling_restart(url, unique, 0.5, generations=1)
+    # Each process notes its own wall time, and the machine may halt it in between.
+    assert min(later - earlier for earlier, later in pairwise(runs)) >= 0.3
+    # A replica that goes may take its phase along, so that the next run is up to one interval late.
+    assert len(during) >= duration - 2
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_long_rolling_restart(url, unique):
     runs, during, duration = rolling_restart(url, unique, 1, generations=60)
-    assert min(later - earlier for earlier, later in pairwise(runs)) >= 0.99
+    assert min(later - earlier for earlier, later in pairwise(runs)) >= 0.8
     assert len(during) >= duration / 2
 
 
