@@ -203,6 +203,19 @@ async def test_a_backend_that_is_away_costs_ticks_but_not_the_loop(provider, bac
     assert "away" in caplog.text
 
 
+async def test_a_backend_that_is_away_at_the_start_does_not_keep_the_tasks_from_starting(provider, backend):
+    runs = Runs()
+    tasks = replica(runs, provider, seconds=2, backend=backend)
+    backend.away = True
+    async with tasks:
+        await anyio.sleep(5)
+        assert not runs.starts
+        backend.away = False
+        await anyio.sleep(2)
+    assert len(runs.starts) == 1
+    assert tasks.tasks[0].counts.reasons == {"backend_error": 3}
+
+
 async def test_a_backend_that_goes_away_while_the_function_runs_costs_no_tick_after_it_is_back(
     provider, backend
 ):

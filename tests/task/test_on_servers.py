@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -139,6 +140,36 @@ async def test_a_lost_reply_of_an_exit_ends_the_hold_all_the_same(server, unique
                 start = anyio.current_time()
                 await until_async(lambda: free(looking))
                 assert anyio.current_time() - start < 3
+
+
+@pytest.mark.parametrize("turns", [0, 2, 20])
+async def test_an_exit_cancelled_while_its_reply_is_held_back_ends_the_hold_all_the_same(
+    server, unique, turns
+):
+    with Proxy(server.address) as proxy:
+        provider, direct = provider_for(proxy.url(server.url)), provider_for(server.url)
+        async with provider, direct:
+            lock = TaskLock(unique, backend=provider.lock(), min_hold_duration=0.4)
+            leaving = asyncio.Event()
+
+            async def use():
+                async with lock:
+                    proxy.delay(0.1)
+                    leaving.set()
+                await anyio.sleep_forever()
+
+            task = asyncio.create_task(use())
+            await leaving.wait()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            looking = TaskLock(unique, backend=direct.lock())
+            assert await looking.locked()
+            start = anyio.current_time()
+            await until_async(lambda: free(looking))
+            assert anyio.current_time() - start < 3
 
 
 async def free(lock):

@@ -288,3 +288,20 @@ async def test_three_lines_handle_a_signal(only_asyncio):
             signal.raise_signal(signal.SIGUSR1)
             assert await anext(signals) == signal.SIGUSR1
     assert body.ends == ["finished"]
+
+
+async def test_an_hour_of_leases_renewals_and_cron_passes_on_virtual_time(wall_clock):
+    from datetime import UTC, datetime
+
+    wall_clock.set(datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC))
+    election, tasks = LeaderElection("role"), Tasks()
+    led, locked, scheduled = Body(1), Body(1), Body(1)
+    tasks.add_task(election)
+    tasks.interval(seconds=10, name="led", leader=election)(led)
+    tasks.interval(seconds=10, name="locked", lock=TaskLock())(locked)
+    tasks.cron("* * * * *", name="scheduled")(scheduled)
+    async with Grelmicro(uses=[MemoryProvider(), tasks]):
+        await anyio.sleep(3600)
+    assert 358 <= led.starts <= 360
+    assert 358 <= locked.starts <= 360
+    assert scheduled.starts == 60

@@ -13,7 +13,6 @@ at most `call_timeout`. What is open at each await:
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +23,7 @@ from grelmicro._detached import spawn
 from grelmicro.coordination._calls import LockCalls, translated
 from grelmicro.coordination._holders import Hold, Lease, LockHandle
 from grelmicro.coordination.errors import LockReleaseError
+from grelmicro.errors import OutOfContextError
 
 if TYPE_CHECKING:
     from grelmicro.coordination.tasklock import TaskLock
@@ -121,8 +121,11 @@ class TaskHold(Hold):
         while not self.ended and self.lease.left() > 0:
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-            with suppress(LockReleaseError):
+            try:
                 await self.end()
+            except LockReleaseError as error:
+                if isinstance(error.__cause__, OutOfContextError):  # closed for good
+                    return
 
 
 class HeldAround(NamedTuple):
