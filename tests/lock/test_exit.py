@@ -57,9 +57,9 @@ async def test_a_bodys_own_error_leaves_a_dead_network_too(place, unique, bound_
         assert any(unique in record.message for record in caplog.records)
 
 
-@pytest.mark.parametrize("cancel_at", [0.0, 0.25])
+@pytest.mark.parametrize("cancel_at", [0.0, 0.9])
 async def test_a_cancelled_exit_leaves_a_dead_network_within_the_same_bound(place, unique, cancel_at):
-    async with place.far(call_timeout=BOUND) as (backend, network):
+    async with place.far(call_timeout=1) as (backend, network):
         await take_and_free(backend, unique)
 
         async def use():
@@ -75,7 +75,7 @@ async def test_a_cancelled_exit_leaves_a_dead_network_within_the_same_bound(plac
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-        assert time.perf_counter() - start < 2 * BOUND - 0.05
+        assert time.perf_counter() - start < 1.6
 
 
 async def test_what_an_exit_could_not_free_is_freed_when_the_network_is_back(place, near, unique):
