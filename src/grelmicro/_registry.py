@@ -104,12 +104,13 @@ class Registry:
     def in_opening_order(self, *, leave_out: Container[int] = ()) -> Iterator[Any]:
         """Yield everything to open but the components with these ids: each provider once, before its users.
 
-        A provider that only components left out would use stays closed too.
+        A provider that only components left out would use stays closed too. What says `opens_last = True`
+        comes after everything else, and so is closed before it.
         """
         chosen = {id(component) for component in self.components().values()}
         seen: set[int] = set()
         implied = {id(provider): made for provider, made in self._implied}
-        for item in self._items:
+        for item in sorted(self._items, key=lambda item: getattr(item, "opens_last", False)):
             if id(item) in leave_out:
                 continue
             parts = [*getattr(item, "providers", ()), item]

@@ -280,6 +280,28 @@ async def test_functions_run_inside_the_context_of_the_app():
     assert {task.last_fire.outcome for task in tasks.tasks} == {"success"}
 
 
+class Resource:
+    def __init__(self):
+        self.open = False
+
+    async def __aenter__(self):
+        self.open = True
+
+    async def __aexit__(self, *_):
+        self.open = False
+
+
+async def test_what_functions_use_is_open_before_they_start_and_until_they_have_ended():
+    resource, tasks = Resource(), Tasks()
+    body = Body(5, holds=lambda: resource.open)
+    tasks.interval(seconds=10, name="job")(body)
+    async with Grelmicro(uses=[tasks, resource]):
+        await anyio.sleep(1)
+        assert resource.open
+    assert body.held == [True]
+    assert not resource.open
+
+
 async def test_three_lines_handle_a_signal(only_asyncio):
     body, tasks = Body(1), Tasks()
     tasks.interval(seconds=1, name="job")(body)

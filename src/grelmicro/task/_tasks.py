@@ -55,6 +55,8 @@ class Tasks(TaskRouter):
 
     kind: ClassVar[str] = "task"
     name: ClassVar[str] = "default"
+    opens_last: ClassVar[bool] = True
+    """For the app: what its functions use is open before they start, and until they have ended."""
 
     def __init__(
         self,
