@@ -11,11 +11,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+from typing_extensions import override
 
 from grelmicro.coordination.postgres._queues import Queues
 from grelmicro.coordination.postgres._statement import Call, Statement
-from grelmicro.errors import OutOfContextError
+from grelmicro.errors import OutOfContextError, ProviderError
 from grelmicro.providers._postgres.connections import cannot
+from grelmicro.providers._postgres.driven import Driven
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -25,9 +27,32 @@ if TYPE_CHECKING:
     from grelmicro.providers._postgres.connections import Connection, Connections
 
 _MAX_LANES = 4
+_CROWDED = 1.0
+"""Seconds without new lanes after one found no connection while others were at work."""
 
 _NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
 _ROW_LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
+
+
+class _Lone(Driven):
+    """One call under way by itself."""
+
+    __slots__ = ("_batcher", "calls", "connection", "request")
+
+    def __init__(self, batcher: Batcher, connection: Connection, call: Call) -> None:
+        self._batcher = batcher
+        self.connection = connection
+        self.calls = (call,)
+        self.request = call.statement.for_one(call)
+        self.drive(connection.fetch(self.request.sql, *self.request.arguments))
+
+    @override
+    def returned(self, result: list[asyncpg.Record]) -> None:
+        self._batcher.lone_answered(self, result)
+
+    @override
+    def raised(self, error: BaseException) -> None:
+        self._batcher.lone_failed(self, error)
 
 
 class Batcher:
@@ -42,7 +67,10 @@ class Batcher:
         self._lanes = 0
         self._gathering: object | None = None
         """The lane that will take what is ready as soon as it has a connection."""
+        self._max_lanes = _MAX_LANES
         self._unsticking = False
+        self._last_size = 1
+        """How many calls were sent together last: company may be expected if there was some."""
 
     def call(
         self, statement: Statement, name: str, token: str | None, *arguments: Any
@@ -50,17 +78,55 @@ class Batcher:
         """Return the future answer of a call. Cancelling it undoes nothing that was sent.
 
         Raises:
-            TypeError: the name is no string.
+            TypeError: the name or the token is no string.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - it would spoil its batch
             raise TypeError(f"name: must be a string, not {type(name).__name__}")
+        if token is not None and not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance] - as above
+            raise TypeError(f"token: must be a string, not {type(token).__name__}")
         call = Call(statement, name, token, arguments, self._loop.create_future())
-        self._queues.add(call)
-        self._open_lanes()
+        if self._lanes or self._last_size > 1 or not self._send_at_once(call):
+            self._queues.add(call)
+            self._open_lanes()
         return call.future
 
+    def _send_at_once(self, call: Call) -> bool:
+        """Send a call that has no company, if a connection is at hand; waiting would be for nothing."""
+        connections = self.connections
+        if not connections.is_plain or self._queues.is_busy(call.name):
+            return False
+        connection = connections.take_kept()
+        if connection is None:
+            return False
+        self._queues.add_under_way(call, connection)
+        self._lanes += 1
+        connections.begin()
+        self._count((call,))
+        _Lone(self, connection, call)
+        return True
+
+    def lone_answered(self, lone: _Lone, rows: list[asyncpg.Record]) -> None:
+        """See to the reply of a call that was sent at once."""
+        self._lanes -= 1
+        self.connections.end()
+        self._queues.answer(lone.calls, lone.request.decide, rows)
+        if self._collector is not None and self._collector.is_due:
+            self.connections.start(self._finish(lone.connection))
+        else:
+            self.connections.keep(lone.connection)
+        self._open_lanes()
+
+    def lone_failed(self, lone: _Lone, error: BaseException) -> None:
+        """See to a call that was sent at once and failed."""
+        self._lanes -= 1
+        self.connections.end()
+        for call in lone.calls:
+            call.connection = None
+        failure = error if isinstance(error, Exception) else ConnectionError("the connection was closed")
+        self.connections.start(self._lone_lane(lone, failure))
+
     def _open_lanes(self) -> None:
-        if self._queues.ready and self._gathering is None and self._lanes < _MAX_LANES:
+        if self._queues.ready and self._gathering is None and self._lanes < self._max_lanes:
             self._lanes += 1
             self._gathering = lane = object()
             self.connections.start(self._ready_lane(lane))
@@ -77,11 +143,34 @@ class Batcher:
             self._open_lanes()
             return await self._send(connection, calls)
 
+        def fail(error: Exception) -> None:
+            if self._lanes > 1:  # the others, which have a connection, will see to what is ready
+                self._max_lanes = 1
+                self._loop.call_later(_CROWDED, self._end_crowd)
+            else:
+                queues.fail_ready(error)
+
         try:
-            await self._serve(lambda: bool(queues.ready), send, queues.fail_ready)
+            await self._serve(lambda: bool(queues.ready), send, fail)
         finally:
             self._has_gathered(lane)
             self._lanes -= 1
+            self._open_lanes()
+
+    async def _lone_lane(self, lone: _Lone, failure: Exception) -> None:
+        failures = [failure]
+
+        async def see_to(connection: Connection) -> Connection | None:
+            return await self._failed(connection, lone.calls, failures.pop())
+
+        try:
+            await self._serve(
+                lambda: bool(failures),
+                see_to,
+                lambda error: self._queues.fail(lone.calls, error),
+                lone.connection,
+            )
+        finally:
             self._open_lanes()
 
     async def _stuck_lane(self) -> None:
@@ -101,6 +190,10 @@ class Batcher:
             self._unsticking = False
             self._open_lanes()
 
+    def _end_crowd(self) -> None:
+        self._max_lanes = _MAX_LANES
+        self._open_lanes()
+
     def _has_gathered(self, lane: object) -> None:
         if self._gathering is lane:
             self._gathering = None
@@ -110,9 +203,9 @@ class Batcher:
         is_needed: Callable[[], bool],
         send: Callable[[Connection], Awaitable[Connection | None]],
         fail: Callable[[Exception], None],
+        connection: Connection | None = None,
     ) -> None:
-        """Keep a connection, replaced when lost, for as long as it is needed."""
-        connection: Connection | None = None
+        """Have a connection, replaced when lost, for as long as it is needed."""
         try:
             while is_needed():
                 if connection is None:
@@ -134,22 +227,32 @@ class Batcher:
         """Send calls of one kind and see to what follows. Returns the connection, if it still is of use."""
         if not calls:
             return connection
-        statement = calls[0].statement
-        sql, arguments = statement.for_one(calls[0]) if len(calls) == 1 else statement.for_many(calls)
-        if statement.collects and self._collector is not None:
-            self._collector.count(len(calls))
+        request = (
+            calls[0].statement.for_one(calls[0]) if len(calls) == 1 else calls[0].statement.for_many(calls)
+        )
+        self._count(calls)
         try:
-            rows = await self.connections.fetch(connection, sql, *arguments)
+            rows = await self.connections.fetch(connection, request.sql, *request.arguments)
         except Exception as error:  # noqa: BLE001 - each call hears of what concerns it
-            failure = await self._refused(connection, calls, error)
-            if failure is None:
-                return connection
-            self.connections.drop(connection)
-            self._lost(calls, failure)
-            await self.connections.distrust()
-            return None
-        self._queues.answer(calls, {row["name"]: row for row in rows})
+            return await self._failed(connection, calls, error)
+        self._queues.answer(calls, request.decide, rows)
         return connection
+
+    def _count(self, calls: Sequence[Call]) -> None:
+        self._last_size = len(calls)
+        if self._collector is not None and calls[0].statement.collects:
+            self._collector.count(len(calls))
+
+    async def _failed(
+        self, connection: Connection, calls: Sequence[Call], error: Exception
+    ) -> Connection | None:
+        lost = await self._refused(connection, calls, error)
+        if lost is None:
+            return connection
+        self.connections.drop(connection)
+        self._lost(calls, lost)
+        await self.connections.distrust()
+        return None
 
     async def _refused(
         self, connection: Connection, calls: Sequence[Call], error: Exception
@@ -163,6 +266,8 @@ class Batcher:
             except Exception as failure:  # noqa: BLE001 - the callers hear of it
                 if self.connections.is_lost(connection, failure):
                     return failure
+                if not isinstance(failure, ProviderError):
+                    failure = cannot("did not create a table", self.connections.where, failure)
                 self._queues.fail(calls, failure)
                 return None
             for call in calls:

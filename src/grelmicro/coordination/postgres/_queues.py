@@ -6,14 +6,19 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from grelmicro.coordination.postgres._statement import UNDECIDED
+from grelmicro.providers._postgres.connections import is_closed
 from grelmicro.providers._postgres.timeouts import Timeouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
     import asyncpg
 
     from grelmicro.coordination.postgres._statement import Call, Statement
+    from grelmicro.providers._postgres.connections import Connection
+
+    Decide = Callable[[Call, asyncpg.Record | None], Any]
 
 _MAX_BATCH = 200
 
@@ -45,6 +50,16 @@ class Queues:
         if waiting is None:
             waiting = self._names[call.name] = deque()
         waiting.append(call)
+
+    def is_busy(self, name: str) -> bool:
+        """Say whether a call for that name is unanswered."""
+        return name in self._names
+
+    def add_under_way(self, call: Call, connection: Connection) -> None:
+        """Take in a new call that is being sent. When its time is over, so is that of the connection."""
+        call.connection = connection
+        self._unanswered.add(call)
+        self._names[call.name] = None
 
     def gather(self) -> list[Call]:
         """Take ready calls of one kind, as many as are sent together."""
@@ -96,22 +111,28 @@ class Queues:
         call.stuck = True
         self.stuck.append(call)
 
-    def answer(self, calls: Sequence[Call], rows: Mapping[str, asyncpg.Record]) -> None:
-        """Answer calls of one kind with the rows of their names."""
+    def answer(self, calls: Sequence[Call], decide: Decide, rows: Sequence[asyncpg.Record]) -> None:
+        """Answer calls of one kind with the rows that came for them."""
+        if len(calls) == 1:
+            self._answer(calls[0], decide, rows[0] if rows else None)
+            return
+        by_name = {row["name"]: row for row in rows}
         for call in calls:
-            row = rows.get(call.name)
-            try:
-                value = call.statement.decide(call, row)
-            except Exception as error:  # noqa: BLE001 - a row that makes no sense is this caller's error alone
-                self.fail([call], error)
-                continue
-            if value is UNDECIDED:
-                self.stick(call)
-                continue
-            call.answer(value)
-            if call.statement.shared and call.behind:
-                self._answer_others(call, row)
-            self._leave(call)
+            self._answer(call, decide, by_name.get(call.name))
+
+    def _answer(self, call: Call, decide: Decide, row: asyncpg.Record | None) -> None:
+        try:
+            value = decide(call, row)
+        except Exception as error:  # noqa: BLE001 - a row that makes no sense is this caller's error alone
+            self.fail([call], error)
+            return
+        if value is UNDECIDED:
+            self.stick(call)
+            return
+        call.answer(value)
+        if call.behind and call.statement.shared:
+            self._answer_others(call, row)
+        self._leave(call)
 
     def fail(self, calls: Iterable[Call], error: Exception) -> None:
         """Fail calls, each with an error of its own."""
@@ -146,7 +167,7 @@ class Queues:
 
     def _prepared(self, calls: list[Call]) -> list[Call]:
         for call in calls:
-            call.behind = len(self._names[call.name] or ())
+            call.behind = len(self._names.get(call.name) or ())
         calls.sort(key=_name)  # every process locks rows in the same order
         return calls
 
@@ -178,6 +199,8 @@ class Queues:
 
     def _expire(self, call: Call) -> None:
         call.expired = True
+        if call.connection is not None and not is_closed(call.connection):
+            call.connection.terminate()
         call.fail(TimeoutError(f"no answer from PostgreSQL within {self._call_timeout:g} s"))
 
 

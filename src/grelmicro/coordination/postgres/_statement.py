@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
     import asyncpg
+
+    from grelmicro.providers._postgres.connections import Connection
 
 
 class Undecided(Enum):
@@ -22,36 +24,48 @@ class Undecided(Enum):
 UNDECIDED: Final = Undecided.UNDECIDED
 
 
+class Request(NamedTuple):
+    """What is sent, and how a row of the reply, or its absence, decides a call."""
+
+    sql: str
+    arguments: Sequence[Any]
+    decide: Callable[[Call, asyncpg.Record | None], Any]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Statement:
     """One kind of call.
 
     `many` takes the names and, for each argument of a call, an array of them, and skips rows that another
-    transaction has locked. `one` takes a name and its arguments and waits a moment for the row; without it,
-    `many` is used with waiting instead of skipping.
+    transaction has locked. `one` takes a name and its arguments, waits a moment for the row, and answers with
+    one row or none; without it, `many` is used with waiting instead of skipping.
     """
 
     many: str
-    decide: Callable[[Call, asyncpg.Record | None], Any | Literal[Undecided.UNDECIDED]]
+    decide: Callable[[Call, asyncpg.Record | None], Any]
     one: str | None = None
+    decide_one: Callable[[Call, asyncpg.Record | None], Any] | None = None
+    """For `one`, where it answers less."""
     shared: bool = False
-    """Whether the row of one call can decide others for its name that were made before it was sent."""
+    """Whether a row of `many` can also decide the calls for its name that were made before it was sent."""
     droppable: bool = True
     """Whether a call whose caller has gone need not be sent."""
     collects: bool = False
     """Whether it may add rows, so that old ones should be collected from time to time."""
 
-    def for_many(self, calls: Sequence[Call]) -> tuple[str, list[Any]]:
+    def for_many(self, calls: Sequence[Call]) -> Request:
         """Return what is sent for calls with distinct names."""
         columns = zip(*(call.arguments for call in calls), strict=True)
-        return self.many, [[call.name for call in calls], *(_array(column) for column in columns)]
+        return Request(
+            self.many, [[call.name for call in calls], *(_array(column) for column in columns)], self.decide
+        )
 
-    def for_one(self, call: Call) -> tuple[str, Sequence[Any]]:
+    def for_one(self, call: Call) -> Request:
         """Return what is sent for one call, with which it waits for the row."""
-        if self.one is not None:
-            return self.one, (call.name, *call.arguments)
+        if self.one is not None and not (self.shared and call.behind):
+            return Request(self.one, (call.name, *call.arguments), self.decide_one or self.decide)
         arguments = [_array([argument]) for argument in call.arguments]
-        return self.many.replace(" SKIP LOCKED", ""), [[call.name], *arguments]
+        return Request(self.many.replace(" SKIP LOCKED", ""), [[call.name], *arguments], self.decide)
 
 
 def _array(column: Sequence[Any]) -> list[Any]:
@@ -62,19 +76,20 @@ def _array(column: Sequence[Any]) -> list[Any]:
 class Call:
     """One call that waits for its answer."""
 
-    __slots__ = (
-        "alone",
-        "arguments",
-        "behind",
-        "expired",
-        "future",
-        "name",
-        "resent",
-        "statement",
-        "stuck",
-        "table_missed",
-        "token",
-    )
+    alone = False
+    """It was in a batch that failed, so it is not to be sent with others."""
+    stuck = False
+    """Its row was found locked by another transaction."""
+    resent = False
+    """A connection was lost while it was under way: it may have been done."""
+    table_missed = False
+    """Its table was missing, and has been created for it once."""
+    expired = False
+    """Its time is over."""
+    connection: Connection | None = None
+    """The connection on which it was sent at once."""
+    behind = 0
+    """How many calls waited behind it when it was sent."""
 
     def __init__(
         self,
@@ -89,18 +104,6 @@ class Call:
         self.token = token
         self.arguments = arguments
         self.future = future
-        self.expired = False
-        """Its time is over."""
-        self.alone = False
-        """It was in a batch that failed, so it is not to be sent with others."""
-        self.stuck = False
-        """Its row was found locked by another transaction."""
-        self.resent = False
-        """A connection was lost while it was under way: it may have been done."""
-        self.table_missed = False
-        """Its table was missing, and has been created for it once."""
-        self.behind = 0
-        """How many calls waited behind it when it was sent."""
 
     @property
     def is_pointless(self) -> bool:

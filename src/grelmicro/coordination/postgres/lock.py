@@ -37,6 +37,7 @@ class PostgresLockAdapter(PostgresAdapter):
             many=sql("lock_acquire"),
             one=sql("lock_acquire_one"),
             decide=_decide_acquire,
+            decide_one=_decide_acquire_one,
             shared=True,
             collects=True,
         )
@@ -72,6 +73,10 @@ def _decide_acquire(call: Call, row: asyncpg.Record | None) -> int | Literal[Und
         return None
     fence: int | None = row["fence"]
     return UNDECIDED if fence is None else fence
+
+
+def _decide_acquire_one(_: Call, row: asyncpg.Record | None) -> int | None:
+    return None if row is None else row["fence"]
 
 
 def decide_release(call: Call, row: asyncpg.Record | None) -> bool | Literal[Undecided.UNDECIDED]:

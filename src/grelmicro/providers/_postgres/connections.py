@@ -100,6 +100,8 @@ class Connections:
         self._resets = resets
         self._keeps = resets is not None and pool.get_max_size() > 1
         self._closing = False
+        self._driven = 0
+        self._drained: asyncio.Future[None] | None = None
 
     def require_here(self) -> None:
         """Refuse use where the sockets may not be touched.
@@ -130,10 +132,20 @@ class Connections:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def begin(self) -> None:
+        """Count something under way outside of a task, which closing waits for."""
+        self._driven += 1
+
+    def end(self) -> None:
+        """Count it off, before what follows from it is started."""
+        self._driven -= 1
+        if self._drained is not None and not (self._driven or self._drained.done()):
+            self._drained.set_result(None)
+
     async def take(self) -> Connection:
         """Borrow a connection, made if need be. Give it back, or drop it."""
-        kept, self._kept = self._kept, None
-        if kept is not None and not is_closed(kept):
+        kept = self.take_kept()
+        if kept is not None:
             return kept
         self._waiting += 1
         try:
@@ -148,14 +160,33 @@ class Connections:
                 raise
         return connection
 
+    def take_kept(self) -> Connection | None:
+        """Borrow the connection that is at hand, if there is one. Give or keep it, or drop it."""
+        kept, self._kept = self._kept, None
+        return None if kept is None or is_closed(kept) else kept
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a statement may be sent by a connection's `fetch`."""
+        return not (self._anonymous or self._explicit)
+
     async def give(self, connection: Connection) -> None:
         """Give back a connection whose last statement ended as it should, or by an error of the server's."""
-        if self._keeps and self._kept is None and not (self._waiting or self._closing):
-            self._kept, self._kept_since = connection, self._loop.time()
-            if self._linger is None:
-                self._linger = self._loop.call_later(_LINGER, self._stop_keeping)
-            return
-        await self._release(connection)
+        if not self._keep(connection):
+            await self._release(connection)
+
+    def keep(self, connection: Connection) -> None:
+        """Give back a connection without waiting until that is done."""
+        if not self._keep(connection):
+            self.start(self._release(connection))
+
+    def _keep(self, connection: Connection) -> bool:
+        if not self._keeps or self._kept is not None or self._waiting or self._closing:
+            return False
+        self._kept, self._kept_since = connection, self._loop.time()
+        if self._linger is None:
+            self._linger = self._loop.call_later(_LINGER, self._stop_keeping)
+        return True
 
     def drop(self, connection: Connection) -> None:
         """End a connection whose state is not known."""
@@ -207,9 +238,12 @@ class Connections:
     async def aclose(self) -> None:
         """Let what was begun end, for up to `call_timeout`, then end the rest."""
         self._closing = True
+        end = self._loop.time() + self.call_timeout
         try:
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=self.call_timeout)
+            while (self._driven or self._tasks) and (left := end - self._loop.time()) > 0:
+                self._drained = self._loop.create_future()
+                work = {*self._tasks, self._drained} if self._driven else self._tasks
+                await asyncio.wait(work, timeout=left)
         finally:
             for task in self._tasks:
                 task.cancel()

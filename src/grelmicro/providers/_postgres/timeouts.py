@@ -41,7 +41,8 @@ class Timeouts(Generic[ItemT]):
         self._timer = None
         now = self._loop.time()
         # Items lie in the order in which they were added, and so in that of their ends.
-        for item, since in list(self._since.items()):
+        while self._since:
+            item, since = next(iter(self._since.items()))
             if since + self._seconds > now:
                 self._timer = self._loop.call_at(since + self._seconds, self._check)
                 return

@@ -16,14 +16,14 @@ WITH asked AS MATERIALIZED (
 ), taken AS (
     INSERT INTO {table} AS lock (name, token, expires_at, fence)
     SELECT name, token, clock_timestamp() + duration * interval '1 second',
-           (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+           (date_part('epoch', clock_timestamp()) * 1000000)::bigint
       FROM asked
      WHERE name IN (SELECT name FROM free) OR name NOT IN (SELECT name FROM seen)
     ON CONFLICT (name) DO UPDATE
        SET token = excluded.token,
            expires_at = excluded.expires_at,
            fence = CASE WHEN lock.token = excluded.token AND lock.expires_at > clock_timestamp() THEN lock.fence
-                        ELSE greatest(lock.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+                        ELSE greatest(lock.fence + 1, (date_part('epoch', clock_timestamp()) * 1000000)::bigint)
                    END
      WHERE lock.token = excluded.token OR lock.expires_at <= clock_timestamp()
     RETURNING name, token, fence

@@ -1,7 +1,7 @@
--- Frees one name if its token is live, and waits a moment for another transaction that has the row.
+-- Frees one name if its token is live; waits a moment for a transaction that has locked the row.
 -- $1 name, $2 token.
--- Answers like release.sql, with one row or none.
-UPDATE {table} SET token = '', expires_at = clock_timestamp()
+-- Answers (released), always true, or no row when the name was not held by the token.
+-- The bound on waiting is set with the row's new token, the empty one, so before the row is locked.
+UPDATE {table} SET token = left(set_config('lock_timeout', '100', true), 0), expires_at = clock_timestamp()
  WHERE name = $1::text AND token = $2::text AND expires_at > clock_timestamp()
-   AND (SELECT set_config('lock_timeout', '100', true)) IS NOT NULL
-RETURNING name, true AS released
+RETURNING true AS released
