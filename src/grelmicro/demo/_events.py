@@ -67,7 +67,7 @@ class Recorder:
 
     def __init__(self, directory: Path, process: int) -> None:
         self._process = process
-        self._file = (directory / f"{process}.jsonl").open("a", buffering=1)
+        self._path = directory / f"{process}.jsonl"
 
     def __call__(
         self,
@@ -81,7 +81,8 @@ class Recorder:
         """Record an event that happens now, to this process's worker unless another one is named."""
         number = self._process if worker is None else worker
         event = Event(time.monotonic(), number, what, asked, fence, value)
-        self._file.write(json.dumps({k: v for k, v in asdict(event).items() if v is not None}) + "\n")
+        with self._path.open("a") as file:
+            file.write(json.dumps({k: v for k, v in asdict(event).items() if v is not None}) + "\n")
         return event
 
 
