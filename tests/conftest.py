@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from tests.support import containers
+from tests.support.kube.server import GivenKube, KubeServer
+from tests.support.kube.strict import StrictKube
 from tests.support.servers import (
     PgBouncer,
     PostgresServer,
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-VARIANTS = ("memory", "redis", "sentinel", "cluster", "tls", "postgres", "pgbouncer", "kubernetes")
+VARIANTS = (
+    *("memory", "redis", "sentinel", "cluster", "tls", "postgres", "pgbouncer"),
+    *("kubernetes", "kube-apiserver"),
+)
 VARIANT_OF_FIXTURE = {
     "redis_url": "redis",
     "redis_server": "redis",
@@ -41,6 +46,10 @@ VARIANT_OF_FIXTURE = {
     "own_postgres": "postgres",
     "pgbouncer": "pgbouncer",
     "pgbouncer_url": "pgbouncer",
+    "strict_kube": "kubernetes",
+    "own_strict_kube": "kubernetes",
+    "kube_server": "kube-apiserver",
+    "kube_api": "kube-apiserver",
 }
 
 _variants_of = pytest.StashKey[frozenset[str]]()
@@ -152,6 +161,39 @@ def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
 def pgbouncer_url(pgbouncer: PgBouncer) -> str:
     """Return pgbouncer's address."""
     return pgbouncer.url
+
+
+@pytest.fixture(scope="session")
+def strict_kube() -> Iterator[StrictKube]:
+    """Our own strict Lease API, shared by the session."""
+    yield from _serve("kubernetes", StrictKube, lambda api: api.version)
+
+
+@pytest.fixture
+def own_strict_kube() -> Iterator[StrictKube]:
+    """Return a strict Lease API that this test may break."""
+    yield from _serve("kubernetes", StrictKube, lambda api: api.version)
+
+
+@pytest.fixture(scope="session")
+def kube_server() -> Iterator[KubeServer]:
+    """Our own kube-apiserver and etcd, shared by the session: leave them running and unfrozen."""
+    yield from _serve("kube-apiserver", KubeServer, lambda server: server.version)
+
+
+@pytest.fixture(scope="session")
+def kube_api(request: pytest.FixtureRequest) -> Iterator[GivenKube | KubeServer]:
+    """Return the real API server to test with: given, our own, or in a container."""
+    given = os.environ.get("KUBECONFIG")
+    if given:
+        api = GivenKube(given)
+        _servers["kube-apiserver"] = api.version
+        yield api
+        return
+    try:
+        yield request.getfixturevalue("kube_server")
+    except pytest.skip.Exception:
+        yield from _serve("kube-apiserver", containers.kubernetes, lambda given: given.version)
 
 
 def _url(

@@ -95,6 +95,7 @@ class Server(ABC):
     It runs from construction to `close()`, which the context manager calls.
     """
 
+    start_timeout = START_TIMEOUT
     stop_signal = signal.SIGTERM
     last_resort = "KILL"
 
@@ -167,7 +168,7 @@ class Server(ABC):
                 **self._popen_arguments(),
             )
         self._watch()
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + self.start_timeout
         while not self._ready():
             if not self.running or time.monotonic() > deadline:
                 message = f"{command[0]} did not start (exit code {self._process.poll()})\n{self.log[-2000:]}"

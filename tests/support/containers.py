@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import tempfile
 import warnings
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from tests.support._process import ServerUnavailableError, wait_until
+from tests.support.kube.server import GivenKube
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from testcontainers.core.container import DockerContainer
+    from testcontainers.k3s import K3SContainer
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -25,12 +31,42 @@ def _container(image: str, port: int, ready: str, **environment: str) -> Iterato
         container.stop()
 
 
+@contextlib.contextmanager
+def kubernetes() -> Iterator[GivenKube]:
+    """Run k3s; yields its API server."""
+    container = _quietly(_connect_k3s)
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "kubeconfig"
+            path.write_text(container.config_yaml())
+            yield GivenKube(str(path), "k3s in a container")
+    finally:
+        container.stop()
+
+
+def _connect_k3s() -> K3SContainer:
+    try:
+        from docker.errors import DockerException
+        from testcontainers.k3s import K3SContainer
+    except ImportError:
+        message = "kube-apiserver is not built, and testcontainers is not installed"
+        raise ServerUnavailableError(message) from None
+    with contextlib.suppress(DockerException):
+        return K3SContainer("rancher/k3s:v1.33.5-k3s1").start()
+    message = "kube-apiserver is not built (tests/support/kube/build.sh), and no Docker engine answers"
+    raise ServerUnavailableError(message)
+
+
 def _start(image: str, port: int, environment: dict[str, str]) -> DockerContainer:
+    return _quietly(lambda: _connect(image, port, environment))
+
+
+def _quietly(connect: Callable[[], T]) -> T:
     # A client that finds no engine leaves sockets behind, which warn when they are collected.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return _connect(image, port, environment)
+            return connect()
         finally:
             gc.collect()
 

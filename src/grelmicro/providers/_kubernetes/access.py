@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio import config as kube_config
+from kubernetes_asyncio.client import ApiClient, Configuration
 from kubernetes_asyncio.config import ConfigException, incluster_config
 
 from grelmicro.config import mask_url
@@ -36,13 +36,15 @@ async def connect(kubeconfig: Path | None, context: str | None, *, read_environm
             _kube_config.load_incluster_config(client_configuration=configuration)
         else:
             await _load(configuration, files, context)
-        return ApiClient(configuration=configuration)
+        client: Any = ApiClient(configuration=configuration)
     except ConfigException as error:
         source = "cluster" if files is None else "kubeconfig"
         raise SettingsValidationError(f"{source}: {error}") from error
     except Exception as error:  # noqa: BLE001 - a kubeconfig can be wrong in many ways
         # Nothing of it is shown: what cannot be parsed may be a credential.
         raise SettingsValidationError(f"kubeconfig: cannot be used ({type(error).__name__})") from None
+    client.user_agent = "grelmicro"
+    return client
 
 
 def describe(client: Any) -> str:

@@ -13,7 +13,10 @@ SETTLED_AFTER = 120.0
 
 
 class Unsettled:
-    """For each Lease, the resourceVersions on which such writes were based (None: on there being none)."""
+    """For each Lease, the resourceVersions on which such writes were based (None: on there being none).
+
+    A replacement names the uid of what it replaces, so that the server does not create a Lease for it.
+    """
 
     def __init__(self) -> None:
         self._bases: dict[Place, dict[str | None, float]] = {}
@@ -26,10 +29,9 @@ class Unsettled:
         self._bases.setdefault(place, {})[base] = now
 
     def may_land(self, place: Place, record: Record | None, now: float) -> bool:
-        """Say whether one can still land on the Lease as it is; on one that is missing, any creates it."""
-        bases = self._bases.get(place, {})
-        recent = {base for base, since in bases.items() if now < since + SETTLED_AFTER}
-        return bool(recent) if record is None else record.version in recent
+        """Say whether one can still land on the Lease as it is."""
+        since = self._bases.get(place, {}).get(record.version if record else None)
+        return since is not None and now < since + SETTLED_AFTER
 
     def clear(self, place: Place) -> None:
         """Note that the Lease has moved on."""
