@@ -99,7 +99,7 @@ def spawn(work: Callable[[*PosArgs], Awaitable[T]], *args: *PosArgs, name: str |
     """
     detached: Detached[T] = Detached(lambda: work(*args))
     name = name or getattr(work, "__qualname__", "detached")
-    if _on_asyncio():
+    if on_asyncio():
         task = asyncio.get_running_loop().create_task(detached._run(), name=name)  # noqa: SLF001
         _running.add(task)
         task.add_done_callback(_running.discard)
@@ -110,7 +110,8 @@ def spawn(work: Callable[[*PosArgs], Awaitable[T]], *args: *PosArgs, name: str |
     return detached
 
 
-def _on_asyncio() -> bool:
+def on_asyncio() -> bool:
+    """Say whether asyncio runs this code."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

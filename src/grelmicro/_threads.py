@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
@@ -11,9 +12,9 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from anyio.lowlevel import current_token
+from anyio.lowlevel import checkpoint, current_token
 
-from grelmicro._detached import Detached, spawn
+from grelmicro._detached import Detached, on_asyncio, spawn
 from grelmicro.errors import OutOfContextError
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ def running_loop() -> Any:
         return asyncio.get_running_loop()
     except RuntimeError:
         return current_token().native_token
+
+
+async def yield_once() -> None:
+    """Let others run, and be cancelled if that is due: anyio's checkpoint, without looking up the library."""
+    if "trio" in sys.modules and not on_asyncio():
+        await checkpoint()
+    else:
+        await asyncio.sleep(0)
 
 
 def call_from_thread(

@@ -20,6 +20,9 @@ class ProviderAdapter(Generic[ProviderT]):
     survives_cancellation = True
     """Calls run on when their caller is cancelled; calls of one name and token keep their order."""
 
+    bounds_calls = True
+    """Each call ends within `call_timeout` by itself."""
+
     component_keyword: ClassVar[str]
     """The keyword under which `Coordination` takes this adapter: `lock`, `election` or `schedule`."""
 

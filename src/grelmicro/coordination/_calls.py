@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -23,6 +23,7 @@ from anyio import current_time, get_cancelled_exc_class
 
 from grelmicro._detached import spawn
 from grelmicro._threads import running_loop
+from grelmicro.coordination._holders import current_clock
 from grelmicro.coordination._line import Lines
 from grelmicro.coordination._survivor import SurvivingLockBackend
 from grelmicro.coordination.abc import QueueingLockBackend, Refusal
@@ -36,6 +37,11 @@ logger = logging.getLogger("grelmicro.coordination")
 
 _CLEAN_UP_PAUSE = 0.05
 """Seconds before a failed clean-up is tried again; doubles each time."""
+
+
+_SLACK = 0.01
+"""Seconds by which a backend that bounds its calls itself may be late."""
+_UNBOUND = nullcontext()
 
 
 class Grant(NamedTuple):
@@ -71,17 +77,23 @@ class BadReplyError(Exception):
     """The backend answered something that its protocol does not allow."""
 
 
-@contextmanager
-def translated(error: type[LockBackendError], what: str) -> Generator[None]:
+class translated:  # noqa: N801 - used like a function
     """Raise whatever a backend raises as `error`, with the cause attached."""
-    try:
-        yield
-    except DeadlineError:
-        raise
-    except Exception as cause:
-        reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
-        msg = f"cannot {what}: {reason}"
-        raise error(msg) from cause
+
+    __slots__ = ("_error", "_what")
+
+    def __init__(self, error: type[LockBackendError], what: str) -> None:
+        self._error = error
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, cause: BaseException | None, tb: object) -> None:
+        if isinstance(cause, Exception) and not isinstance(cause, DeadlineError):
+            reason = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+            msg = f"cannot {self._what}: {reason}"
+            raise self._error(msg) from cause
 
 
 class LockCalls:
@@ -94,6 +106,9 @@ class LockCalls:
         self.lines = Lines.of(backend, self.loop)
         """Who waits in this process."""
         self.call_timeout: float = getattr(backend, "call_timeout", DEFAULT_CALL_TIMEOUT)
+        self._self_bound = self.call_timeout - _SLACK if getattr(backend, "bounds_calls", False) else math.inf
+        self.clock = current_clock()
+        """The loop's clock, for use in any thread."""
         survives = getattr(backend, "survives_cancellation", False)
         self._calls: LockBackend = backend if survives else SurvivingLockBackend(backend, self.call_timeout)
         self._queue = backend if survives and isinstance(backend, QueueingLockBackend) else None
@@ -109,15 +124,15 @@ class LockCalls:
             LockAcquireError: the backend failed, gave no answer in time, or one that cannot be.
             DeadlineError: `deadline` (loop time) came first.
         """
-        start = current_time()
+        start = self.clock()
         limit = min(self.call_timeout, duration)
         if deadline is not None:
             limit = min(limit, deadline - start)
         with translated(LockAcquireError, "acquire the lock"):
             try:
-                with anyio.fail_after(limit):
+                with self._bound(limit):
                     fencing_token = await self._calls.acquire(name=key, token=token, duration=duration)
-                return None if fencing_token is None else _grant(fencing_token, start, duration)
+                return None if fencing_token is None else self._grant(fencing_token, start, duration)
             except BaseException as error:
                 if give_back:
                     self.clean_up(key, token)
@@ -148,14 +163,14 @@ class LockCalls:
         queue = self._queue
         if queue is None:
             return Answer(await self.acquire(key, token, duration))
-        start = current_time()
+        start = self.clock()
         with translated(LockAcquireError, "acquire the lock"):
             try:
-                with anyio.fail_after(min(self.call_timeout, duration)):
+                with self._bound(min(self.call_timeout, duration)):
                     reply = await queue.acquire_or_enqueue(name=key, token=token, duration=duration)
                 if isinstance(reply, Refusal):
                     return Answer(None, reply.remaining)
-                return Answer(_grant(reply, start, duration))
+                return Answer(self._grant(reply, start, duration))
             except BaseException:
                 self.clean_up(key, token)
                 raise
@@ -168,12 +183,12 @@ class LockCalls:
         """
         if self._queue is None:
             raise NotImplementedError
-        start = current_time()
+        start = self.clock()
         with translated(LockReleaseError, "hand over the lock"):
-            with anyio.fail_after(min(end - start, duration)):
+            with self._bound(min(end - start, duration)):
                 succession = await self._queue.hand_over(name=key, token=token, to=to, duration=duration)
             fencing_token = succession.fencing_token
-            grant = None if fencing_token is None else _grant(fencing_token, start, duration)
+            grant = None if fencing_token is None else self._grant(fencing_token, start, duration)
             return Inheritance(grant, succession.others_wait)
 
     async def release(
@@ -188,7 +203,7 @@ class LockCalls:
         Raises:
             LockReleaseError: the backend failed or gave no answer in time, so the lock may still be held.
         """
-        end = current_time() + min(self.call_timeout, within)
+        end = self.clock() + min(self.call_timeout, within)
         line = self.lines.get(key)
         try:
             held = await (self.free(key, token, end) if line is None else line.release(token, end))
@@ -209,10 +224,10 @@ class LockCalls:
         Raises:
             LockReleaseError: the backend failed or gave no answer in time, so the lock may still be held.
         """
-        limit = end - current_time()
+        limit = end - self.clock()
         with translated(LockReleaseError, "release the lock"):
             try:
-                with anyio.fail_after(limit):
+                with self._bound(limit):
                     released = await self._calls.release(name=key, token=token)
             except TimeoutError as error:
                 raise self._no_answer(limit, None) from error
@@ -247,20 +262,23 @@ class LockCalls:
             await anyio.sleep(pause)
             pause *= 2
 
+    def _grant(self, fencing_token: Any, start: float, duration: float) -> Grant:
+        if type(fencing_token) is not int:
+            msg = f"a fencing token must be an integer, not {type(fencing_token).__name__}"
+            raise BadReplyError(msg)
+        if self.clock() >= start + duration:
+            msg = "the grant arrived after its lease had ended"
+            raise TimeoutError(msg)
+        return Grant(fencing_token, start + duration)
+
+    def _bound(self, limit: float) -> AbstractContextManager[object]:
+        """Return what ends a call after `limit` seconds: nothing, if it does so by itself."""
+        return _UNBOUND if limit >= self._self_bound else anyio.fail_after(limit)
+
     def _no_answer(self, limit: float, deadline: float | None) -> Exception:
         if deadline is not None and current_time() >= deadline:
             return DeadlineError()
         return TimeoutError(f"no answer within {max(limit, 0):g} s")
-
-
-def _grant(fencing_token: Any, start: float, duration: float) -> Grant:
-    if type(fencing_token) is not int:
-        msg = f"a fencing token must be an integer, not {type(fencing_token).__name__}"
-        raise BadReplyError(msg)
-    if current_time() >= start + duration:
-        msg = "the grant arrived after its lease had ended"
-        raise TimeoutError(msg)
-    return Grant(fencing_token, start + duration)
 
 
 def _nothing() -> None:

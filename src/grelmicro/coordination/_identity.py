@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from uuid import UUID, uuid1
 
 _forks = 0
@@ -39,17 +40,21 @@ class Identity:
     def __init__(self, worker: str | UUID | None, generate: Callable[[], str]) -> None:
         self._given = None if worker is None else str(worker)
         self._generate = generate
-        self._made: tuple[int, str] | None = None
+        self._made: tuple[int, str, Iterator[int]] | None = None
 
     @property
     def worker(self) -> str:
         """The worker's name in this process."""
-        if self._given is not None:
-            return self._given
-        if self._made is None or self._made[0] != _forks:
-            self._made = (_forks, self._generate())
-        return self._made[1]
+        return self._here()[1].partition(":")[0] if self._given is None else self._given
 
     def new_token(self) -> str:
         """Return a token that no other acquisition has, whatever shares the worker's name."""
-        return f"{self.worker}:{random_hex()}"
+        _, stem, numbers = self._here()
+        return f"{stem}{next(numbers):x}"
+
+    def _here(self) -> tuple[int, str, Iterator[int]]:
+        made = self._made
+        if made is None or made[0] != _forks:
+            worker = self._generate() if self._given is None else self._given
+            made = self._made = (_forks, f"{worker}:{random_hex()}:", count())
+        return made

@@ -23,7 +23,7 @@ from anyio import current_time
 from pydantic import Field, model_validator
 
 from grelmicro.coordination._calls import DeadlineError, Grant, LockCalls
-from grelmicro.coordination._holders import Hold, Holders, Lease, LockHandle, current_clock, current_owner
+from grelmicro.coordination._holders import Hold, Holders, Lease, LockHandle, current_owner
 from grelmicro.coordination._identity import Identity, random_hex
 from grelmicro.coordination._keep_alive import KeepAlive, check_keep_alive
 from grelmicro.coordination._leased import LeasedLock
@@ -316,7 +316,7 @@ class Lock(LeasedLock[LockConfig]):
         return None if grant is None else self._hold(owner, calls, token, grant)
 
     def _hold(self, owner: object, calls: LockCalls, token: str, grant: Grant) -> LockHandle:
-        lease = Lease(grant.deadline, current_clock())
+        lease = Lease(grant.deadline, calls.clock)
         handle = LockHandle(self._name, token, grant.fencing_token, lease)
         self._holders.add(owner, Hold(handle, lease, calls))
         return handle

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from anyio.lowlevel import checkpoint
 from typing_extensions import override
 
-from grelmicro._threads import running_loop
+from grelmicro._threads import running_loop, yield_once
 from grelmicro.coordination import _lease
 from grelmicro.coordination._adapter import ProviderAdapter
 from grelmicro.coordination._clock import utc, wall_time
@@ -66,7 +65,7 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
 
     @override
     async def acquire(self, *, name: str, token: str, duration: float) -> int | None:
-        await checkpoint()
+        await yield_once()
         store = self._store
         with store.guard:
             lease = self._take(store, name, token, duration)
@@ -74,7 +73,7 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
 
     @override
     async def acquire_or_enqueue(self, *, name: str, token: str, duration: float) -> int | Refusal:
-        await checkpoint()
+        await yield_once()
         store, turn = self._store, (self, running_loop())
         with store.guard:
             lease = self._take(store, name, token, duration)
@@ -117,14 +116,14 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
 
     @override
     async def locked(self, *, name: str) -> bool:
-        await checkpoint()
+        await yield_once()
         store = self._store
         with store.guard:
             return _lease.is_live(store.locks.get(name), store.now())
 
     @override
     async def owned(self, *, name: str, token: str) -> bool:
-        await checkpoint()
+        await yield_once()
         store = self._store
         with store.guard:
             return _lease.is_owned(store.locks.get(name), token, store.now())
@@ -153,7 +152,7 @@ class MemoryLeaderElectionAdapter(_MemoryAdapter, WakingElectionBackend):
     async def acquire_or_renew(
         self, *, name: str, token: str, duration: float, metadata: Mapping[str, str] | None = None
     ) -> LeaderRecord:
-        await checkpoint()
+        await yield_once()
         store = self._store
         with store.guard:
             now = store.now()
@@ -181,7 +180,7 @@ class MemoryLeaderElectionAdapter(_MemoryAdapter, WakingElectionBackend):
 
     @override
     async def get(self, *, name: str) -> LeaderRecord | None:
-        await checkpoint()
+        await yield_once()
         store = self._store
         with store.guard:
             lease = store.elections.get(name)
@@ -195,7 +194,7 @@ class MemoryScheduleAdapter(_MemoryAdapter, ScheduleBackend):
 
     @override
     async def claim(self, name: str, due: float) -> bool:
-        await checkpoint()
+        await yield_once()
         store = self._store
         with store.guard:
             claimed = _lease.claims(store.fires.get(name), due)
@@ -205,5 +204,5 @@ class MemoryScheduleAdapter(_MemoryAdapter, ScheduleBackend):
 
     @override
     async def last_fired(self, name: str) -> float | None:
-        await checkpoint()
+        await yield_once()
         return self._store.fires.get(name)

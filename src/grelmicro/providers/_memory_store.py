@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
-import anyio
-from anyio.lowlevel import current_token
-
+from grelmicro._threads import running_loop
 from grelmicro.coordination._clock import wall_time
+from grelmicro.coordination._holders import current_clock
+from grelmicro.coordination._identity import fork_count
 from grelmicro.coordination._lease import next_fence
 from grelmicro.providers._memory_turns import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from grelmicro.coordination._lease import ElectionLease, Lease
 
 T = TypeVar("T")
@@ -69,23 +70,21 @@ class MemoryStore:
         self.guard = threading.Lock()
         """Held around each decision, since two threads may run a loop each."""
         self._fence = 0
-        self._pid = os.getpid()
-        self._warned = False
-        self._loop: ref[Any] | None = None
-        self._time = 0.0
-        self._loop_time = 0.0
+        self._made_in = fork_count()
+        self._checked_in: int | None = None
+        self._loop: Callable[[], Any] = lambda: None
+        self._clock: Callable[[], float] = time.monotonic
+        self._time = self._offset = 0.0
         self._real_time = time.monotonic()
 
     def now(self) -> float:
         """Return seconds: the running loop's clock, and real time from one loop to the next."""
-        loop, loop_time, real_time = current_token().native_token, anyio.current_time(), time.monotonic()
-        if self._loop is not None and self._loop() is loop:
-            elapsed = loop_time - self._loop_time
-        else:
-            elapsed = real_time - self._real_time
-            self._loop = ref(loop)
-        self._loop_time, self._real_time = loop_time, real_time
-        self._time += max(0.0, elapsed)
+        loop, real_time = running_loop(), time.monotonic()
+        if loop is not self._loop():
+            self._loop, self._clock = ref(loop), current_clock()
+            self._offset = self._time + max(0.0, real_time - self._real_time) - self._clock()
+        self._real_time = real_time
+        self._time = max(self._time, self._clock() + self._offset)
         return self._time
 
     def mint(self) -> int:
@@ -94,16 +93,17 @@ class MemoryStore:
         return self._fence
 
     def warn_of_processes(self) -> None:
-        """Log, once, that there seem to be other processes, which the state cannot be shared with."""
-        if self._warned:
+        """Log, once a process, that there seem to be others, which the state cannot be shared with."""
+        here = fork_count()
+        if self._checked_in == here:
             return
-        if os.getpid() != self._pid:
+        self._checked_in = here
+        if self._made_in != here:
             problem = "was made before this process was forked off"
         elif multiprocessing.parent_process() is not None:
             problem = "is used in a process started by multiprocessing, perhaps one of several workers"
         else:
             return
-        self._warned = True
         _log.warning(
             "A memory backend %s. It lives in one process: its locks, elections and schedules exclude nobody "
             "in another. Use Redis or PostgreSQL where several processes share work.",
