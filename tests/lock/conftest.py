@@ -28,3 +28,8 @@ async def far(place):
     """Return a backend behind a network that can be disturbed, and that network."""
     async with place.far() as pair:
         yield pair
+
+
+@pytest.fixture
+def place_of(request):
+    return lambda name: make_place(name, request)

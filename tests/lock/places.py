@@ -91,7 +91,7 @@ class ServerPlace:
         self, url: str, provider: Callable[..., Provider]
     ) -> None:
         self.url = url
-        self._address = address_of(url)
+        self.address = address_of(url)
         self._provider = provider
 
     @asynccontextmanager
@@ -101,7 +101,7 @@ class ServerPlace:
 
     @asynccontextmanager
     async def far(self, **settings: Any) -> AsyncIterator[tuple[LockBackend, Network]]:
-        with Proxy(self._address) as proxy:
+        with Proxy(self.address) as proxy:
             async with self._provider(proxy.url(self.url), **settings).lock() as backend:
                 try:
                     yield backend, proxy
