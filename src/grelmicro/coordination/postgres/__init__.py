@@ -1,5 +1,6 @@
 """Locks, elections and schedules in PostgreSQL tables."""
 
+import grelmicro.providers.postgres  # noqa: F401 - first, for it says what to install when asyncpg is missing
 from grelmicro.coordination.postgres.leaderelection import PostgresLeaderElectionAdapter
 from grelmicro.coordination.postgres.lock import PostgresLockAdapter
 from grelmicro.coordination.postgres.schedule import PostgresScheduleAdapter

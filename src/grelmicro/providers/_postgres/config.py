@@ -56,9 +56,9 @@ class PostgresConfig(BaseModel):
     db: str | None = Field(default=None, min_length=1)
     """The database; the user's own when left out."""
     user: str | None = Field(default=None, min_length=1)
-    """Given as a keyword, it goes before the one in the URL."""
+    """Used when the URL names none."""
     password: SecretStr | None = None
-    """Given as a keyword, it goes before the one in the URL."""
+    """Used when the URL holds none."""
     call_timeout: Seconds = DEFAULT_CALL_TIMEOUT
     """Seconds that one call may take, connecting included."""
     pool_max_size: Annotated[int, BeforeValidator(_no_bool)] = Field(default=10, ge=1)
@@ -78,12 +78,19 @@ class PostgresConfig(BaseModel):
     @property
     def connect_arguments(self) -> dict[str, Any]:
         """The same in asyncpg's terms."""
-        arguments: dict[str, Any] = {"user": self.user}
-        if self.password is not None:
-            arguments["password"] = self.password.get_secret_value()
+        password = None if self.password is None else self.password.get_secret_value()
         if self.url is None:
-            return arguments | {"host": self.host, "port": self.port, "database": self.db}
-        return arguments | {"dsn": self.url.get_secret_value()}
+            place: dict[str, Any] = {"host": self.host, "port": self.port, "database": self.db}
+            return place | {"user": self.user, "password": password}
+        url = self.url.get_secret_value()
+        parts = urlsplit(url)
+        options = parse_qs(parts.query)
+        arguments: dict[str, Any] = {"dsn": url}
+        if not (parts.username or "user" in options):
+            arguments["user"] = self.user
+        if not (parts.password or "password" in options):
+            arguments["password"] = password
+        return arguments
 
     @property
     def masked_url(self) -> str:

@@ -297,6 +297,8 @@ class Connections:
 
 
 def cannot(what: str, where: str, error: Exception) -> ProviderError:
-    """Build the error of something that the server did not do; raise it from its cause."""
+    """Build the error of something that went wrong, with its cause."""
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return ProviderError(f"{where} {what}: {reason}")
+    problem = ProviderError(f"{where} {what}: {reason}")
+    problem.__cause__ = error
+    return problem
