@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
@@ -126,10 +127,11 @@ class Worker:
         self.events.append(entry)
 
 
-def concurrently(scenario: Callable[[str], None], addresses: list[str]) -> None:
-    """Run a scenario once per server, all at the same time."""
-    with ThreadPoolExecutor(len(addresses)) as pool:
-        for outcome in [pool.submit(scenario, url) for url in addresses]:
+def concurrently(scenario: Callable[..., None], *choices: list[Any]) -> None:
+    """Run a scenario for every combination, all at the same time, since it mostly waits."""
+    combinations = list(itertools.product(*choices))
+    with ThreadPoolExecutor(len(combinations)) as pool:
+        for outcome in [pool.submit(scenario, *combination) for combination in combinations]:
             outcome.result()
 
 

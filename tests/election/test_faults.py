@@ -509,3 +509,26 @@ async def test_a_worker_that_is_heard_but_does_not_hear_leaves_the_lease_to_othe
                 await other.wait_for_leader()
             await anyio.sleep(20)
             assert other.is_leader()
+
+
+class WakingBackend(ScriptedBackend):
+    """One whose candidates hear when the leader lets go."""
+
+    wakes = True
+
+    def on_vacancy(self, name, wake):
+        return self.memory.on_vacancy(name, wake)
+
+
+async def test_what_a_failing_follower_gives_back_does_not_hurry_it():
+    backend = WakingBackend()
+
+    async def grant_then_fail(real):
+        await real()
+        raise ValueError("cannot read the reply")
+
+    backend.on_renew = grant_then_fail
+    async with running(candidate(backend)):
+        await anyio.sleep(10)
+    assert len(backend.renewals) == pytest.approx(10 / 0.4, rel=0.12)
+    assert await backend.get(name="reports") is None

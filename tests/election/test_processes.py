@@ -50,10 +50,11 @@ def test_a_stopped_leader_is_followed_at_once_and_after_its_work(addresses, uniq
     concurrently(scenario, addresses)
 
 
-@pytest.mark.parametrize("where", ["block", "block_beside"])
-def test_a_blocked_loop_stops_its_work_before_it_leads_again(addresses, unique, where):
-    def scenario(url):
-        with workers(url, unique, **TIMES) as start:
+def test_a_blocked_loop_stops_its_work_before_it_leads_again(addresses, unique):
+    """Blocked by the work itself, and by a task beside it."""
+
+    def scenario(url, where):
+        with workers(url, f"{unique} {where}", **TIMES) as start:
             blocked = start(**{where: 3})
             blocked.wait("start")
             other = start()
@@ -69,7 +70,7 @@ def test_a_blocked_loop_stops_its_work_before_it_leads_again(addresses, unique, 
             assert end["at"] < other.wait("end")["at"] <= again["at"]
             assert any("stood still for at least" in line for line in blocked.errors)
 
-    concurrently(scenario, addresses)
+    concurrently(scenario, addresses, ["block", "block_beside"])
 
 
 def test_workers_forked_from_one_parent_do_not_lead_together(addresses, unique):
@@ -96,13 +97,12 @@ def test_a_child_forked_from_a_leader_does_not_lead(addresses, unique):
     concurrently(scenario, addresses)
 
 
-@pytest.mark.parametrize(("leads", "follows"), [(-3600, 3600), (3600, -3600)])
-def test_a_wrong_wall_clock_neither_steals_nor_keeps_a_lease(addresses, unique, leads, follows):
-    def scenario(url):
-        with workers(url, unique, **TIMES) as start:
-            leader = start(wall_clock_off_by=leads)
+def test_a_wrong_wall_clock_neither_steals_nor_keeps_a_lease(addresses, unique):
+    def scenario(url, hours):
+        with workers(url, f"{unique} {hours}", **TIMES) as start:
+            leader = start(wall_clock_off_by=3600 * hours)
             leader.wait("start")
-            follower = start(wall_clock_off_by=follows)
+            follower = start(wall_clock_off_by=-3600 * hours)
             follower.wait("running")
             time.sleep(2 * RETRY)
             assert not follower.seen("start")
@@ -110,7 +110,7 @@ def test_a_wrong_wall_clock_neither_steals_nor_keeps_a_lease(addresses, unique, 
             assert len(leader.seen("start")) == 1
             follower.wait("start", within=RETRY + SLACK)
 
-    concurrently(scenario, addresses)
+    concurrently(scenario, addresses, [-1, 1])
 
 
 def test_bodies_of_workers_that_come_and_go_never_overlap(addresses, unique):

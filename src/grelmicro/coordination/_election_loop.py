@@ -21,8 +21,8 @@ At each await:
   open, so a release follows.
 - end of the work: no limit, since leading again earlier would let two terms overlap. Work that outlasts the
   lease is reported as an error. Cancelled: stopping.
-- pause between requests: a leader's ends at the deadline, a follower's when the leader lets go or its lease
-  has ended. Cancelled: stopping.
+- pause between requests: a leader's ends at the deadline, a follower's, unless its request failed, when the
+  leader lets go or its lease has ended. Cancelled: stopping.
 - stopping: runs in a task of its own, which neither asyncio's native `task.cancel()` nor `asyncio.timeout`
   reaches. The loop's task waits for it while the lease lasts (without one, `backend_timeout` at most); a
   second, native cancellation ends that wait (it may come from work that waits for the loop's task, and has to
@@ -138,10 +138,10 @@ class Campaign:
             await self._stop(self._config())
             raise
         finally:
-            self._vacancy.close()
             self._running_in = None
             if self._term is not None:
                 self._term.ended = True
+            self._vacancy.close()
 
     async def _step(self) -> None:
         await self._end_term_over()
@@ -239,7 +239,10 @@ class Campaign:
         pause = jittered(config.retry_interval, config.retry_jitter)
         term = self._term
         if term is None:
-            await self._vacancy.wait(pause)
+            if answered:
+                await self._vacancy.wait(pause)
+            else:  # what a failing follower gives back would wake itself at once
+                await anyio.sleep(pause)
             return
         if answered:
             pause = max(0, min(pause, (term.deadline - self._clock()) * _LATEST_RENEWAL))

@@ -220,7 +220,8 @@ class LeaderElection(LockPrimitive[LeaderElectionConfig, LeaderElectionBackend])
         Returns what `func` returned while this worker still led. When leadership is lost first, `func` is
         cancelled, which takes effect at its next await; then None is returned, or with `repeat=True` the next
         leadership awaited and `func` run again. The candidate must be running as a task. A new leadership
-        begins, and a lease is handed over, only after `func` has ended, clean-up included.
+        begins, and a lease is handed over, only after `func` has ended, clean-up included. Clean-up that
+        awaits needs a shield: `with anyio.CancelScope(shield=True):`.
 
         Raises:
             TypeError: `func` cannot be called.
