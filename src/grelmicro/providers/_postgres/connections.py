@@ -281,7 +281,8 @@ class Connections:
             self._resets.spare(connection)
         try:
             await self.pool.release(connection, timeout=self.call_timeout)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError):
+            # The last is what the pool says of a connection that was lost, and so left its books by itself.
             logger.debug("A connection could not be reset and was ended", exc_info=True)
 
     def _stop_keeping(self) -> None:
