@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiohttp import web
 
+from tests.support._process import wait_until
 from tests.support.kube.rules import RefusedError
 from tests.support.kube.store import Lease, LeaseStore, selected
 
@@ -46,6 +47,7 @@ class _Fault:
     retry_after: str | None = None
     apply: bool = False
     body: str | None = None
+    hold: bool = False
 
 
 class StrictKube:
@@ -65,6 +67,8 @@ class StrictKube:
         self._passing = asyncio.Event()
         self._passing.set()
         self._frozen = 0
+        self._held_passing = asyncio.Event()
+        self._held = 0
         self._changed = asyncio.Event()
         self._store.changed = self._wake
         self._ready = threading.Event()
@@ -127,13 +131,27 @@ class StrictKube:
         """Answer the next requests with an error; `apply` does what they ask for all the same."""
         self._fault(_Fault(verb, times, code, retry_after, apply))
 
-    def garble(self, body: str, verb: str = "*", *, times: int = 1, apply: bool = False) -> None:
-        """Answer the next requests with 200 and another body."""
-        self._fault(_Fault(verb, times, 200, None, apply, body))
+    def garble(self, body: str, verb: str = "*", *, code: int = 200, apply: bool = False) -> None:
+        """Answer the next request with another body."""
+        self._fault(_Fault(verb, 1, code, None, apply, body))
 
     def lose_reply(self, verb: str = "*", *, times: int = 1, apply: bool = True) -> None:
         """Close the connection instead of answering; without `apply`, before doing anything."""
         self._fault(_Fault(verb, times, 0, None, apply))
+
+    def hold(self, verb: str, *, times: int = 1) -> None:
+        """Let the next requests wait until `let_go`, while others pass them."""
+        self._fault(_Fault(verb, times, hold=True))
+
+    def let_go(self) -> None:
+        """Carry out the requests that were held, and return when that is done."""
+        self._call(self._held_passing.set)
+        self._wait(lambda: not self._held)
+        self._call(self._held_passing.clear)
+
+    def wait_held(self, count: int = 1) -> None:
+        """Wait until that many requests are held."""
+        self._wait(lambda: self._held >= count)
 
     def forbid(self, *verbs: str) -> None:
         """Answer 403 to these verbs from now on."""
@@ -149,12 +167,7 @@ class StrictKube:
 
     def wait_frozen(self, count: int) -> None:
         """Wait until that many requests have come since the freeze."""
-        deadline = time.monotonic() + 10
-        while self._call(lambda: self._frozen) < count:
-            if time.monotonic() > deadline:
-                message = f"only {self._frozen} requests came"
-                raise TimeoutError(message)
-            time.sleep(0.005)
+        self._wait(lambda: self._frozen >= count)
 
     def compact(self) -> None:
         """Forget the past, so that watches must start anew."""
@@ -163,6 +176,9 @@ class StrictKube:
     def heal(self) -> None:
         """Take back all faults."""
         self._call(self._heal)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        wait_until(lambda: self._call(condition), "requests", 10)
 
     def _heal(self) -> None:
         self._faults.clear()
@@ -199,6 +215,7 @@ class StrictKube:
             self._loop.run_forever()
         finally:
             self._passing.set()
+            self._held_passing.set()
             self._loop.run_until_complete(runner.cleanup())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
@@ -230,6 +247,11 @@ class StrictKube:
             message = f'leases.coordination.k8s.io is forbidden: User "u" cannot {verb} resource "leases"'
             return self._refuse(RefusedError(403, "Forbidden", message))
         fault = self._next_fault(verb)
+        if fault is not None and fault.hold:
+            self._held += 1
+            await self._held_passing.wait()
+            self._held -= 1
+            fault = None
         if fault is None or fault.apply:
             try:
                 reply = await self._do(request, verb, namespace, name, body)
@@ -238,7 +260,7 @@ class StrictKube:
             if fault is None:
                 return reply
         if fault.body is not None:
-            return web.Response(text=fault.body, headers=self._headers())
+            return web.Response(text=fault.body, status=fault.code, headers=self._headers())
         if fault.code:
             return self._refuse(RefusedError(fault.code, "", "injected"), fault.retry_after)
         if request.transport is not None:
