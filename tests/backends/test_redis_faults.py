@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from redis.asyncio import Redis, RedisCluster
 from grelmicro.errors import ProviderError
 from grelmicro.providers.redis import RedisProvider
 from grelmicro.testing.conformance._base import cancelled_natively, concurrently
+from tests.support._process import wait_until
 from tests.support.proxy import Proxy
 from tests.support.servers import ValkeyCluster, ValkeyServer
 
@@ -305,6 +307,20 @@ class TestSilence:
                 assert anyio.current_time() - begin < 3
             assert await locks.locked(name=unique) is False
 
+    async def test_closing_at_any_turn_after_a_loss_leaves_no_connection_open(self, own_redis, unique):
+        before = len(own_redis.command("CLIENT", "LIST").splitlines())
+        for turns in range(20):
+            async with RedisProvider(own_redis.url) as provider, provider.lock() as locks:
+                await locks.locked(name=unique)
+                provider.dispatcher._only.reset(ConnectionError())
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(partial(locks.locked, name=unique))
+                    for _ in range(turns):
+                        await checkpoint()
+                    tasks.cancel_scope.cancel()
+            gc.collect()
+        assert len(own_redis.command("CLIENT", "LIST").splitlines()) == before
+
     async def test_a_paused_server_is_not_taken_for_a_refusal(self, own_redis, unique):
         async with locks_at(own_redis.url, call_timeout=0.3) as locks:
             await locks.acquire(name=unique, token="a", duration=LONG)
@@ -445,53 +461,68 @@ class TestFailover:
                 assert await new.owned(name=unique, token="b") is True
 
 
+@pytest.fixture(scope="module")
+def own_cluster():
+    with ValkeyCluster() as cluster:
+        yield cluster
+
+
 @pytest.mark.variant("cluster")
 class TestClusterChanges:
-    async def test_slots_that_moved_are_followed(self, unique):
-        with ValkeyCluster() as cluster:
-            async with RedisProvider(cluster.url) as provider:
-                locks = provider.lock()
-                fence = await locks.acquire(name=unique, token="a", duration=LONG)
-                (key,) = cluster.keys(f"*lock:{unique}")
-                slot = cluster.nodes[0].command("CLUSTER", "KEYSLOT", key)
-                source = cluster.node_of(key)
-                target = next(node for node in cluster.nodes if node is not source)
-                ids = {node: node.command("CLUSTER", "MYID") for node in (source, target)}
-                target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
-                source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
-                # The keys are still where they were; those that are nowhere are asked for at the target.
-                assert await locks.acquire(name=unique, token="a", duration=LONG) == fence
-                moving = source.command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+    async def test_slots_that_moved_are_followed(self, own_cluster, unique):
+        cluster = own_cluster
+        async with RedisProvider(cluster.url) as provider:
+            locks = provider.lock()
+            fence = await locks.acquire(name=unique, token="a", duration=LONG)
+            (key,) = cluster.keys(f"*lock:{unique}")
+            slot = cluster.nodes[0].command("CLUSTER", "KEYSLOT", key)
+            source = cluster.node_of(key)
+            target = next(node for node in cluster.nodes if node is not source)
+            ids = {node: node.command("CLUSTER", "MYID") for node in (source, target)}
+            target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+            source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+            assert await locks.acquire(name=unique, token="a", duration=LONG) == fence
+            moving = source.command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+            source.command("MIGRATE", *target.address, "", 0, 5000, "KEYS", key)
+            async with anyio.create_task_group() as tasks:
+                # Its two keys are at two nodes: to be tried again.
+                tasks.start_soon(partial(locks.acquire, name=unique, token="a", duration=LONG))
+                while not source.info("errorstats").get("errorstat_TRYAGAIN"):
+                    await checkpoint()
                 source.command("MIGRATE", *target.address, "", 0, 5000, "KEYS", *moving)
-                assert await locks.owned(name=unique, token="a") is True
+            assert await locks.owned(name=unique, token="a") is True
+            assert await locks.acquire(name=unique, token="a", duration=LONG) == fence
+            for node in (target, source):
+                node.command("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+            for _ in range(3):
                 assert await locks.acquire(name=unique, token="a", duration=LONG) == fence
-                for node in (target, source):
-                    node.command("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
-                for _ in range(3):
-                    assert await locks.acquire(name=unique, token="a", duration=LONG) == fence
-                assert await locks.release(name=unique, token="a") is True
-                # A node that restarts, and one that forgot its scripts.
-                target.command("SCRIPT", "FLUSH")
-                assert await locks.acquire(name=unique, token="b", duration=LONG) > fence
-                assert target.command("KEYS", f"*lock:{unique}") == [key]
+            assert await locks.release(name=unique, token="a") is True
+            target.command("SCRIPT", "FLUSH")
+            assert await locks.acquire(name=unique, token="b", duration=LONG) > fence
+            assert target.command("KEYS", f"*lock:{unique}") == [key]
 
-    async def test_a_node_that_is_away_fails_its_own_names_only_and_works_when_back(self, unique):
-        with ValkeyCluster() as cluster:
-            for node in cluster.nodes:
-                node.command("CONFIG", "SET", "cluster-require-full-coverage", "no")
-            async with RedisProvider(cluster.url, call_timeout=2) as provider:
-                locks = provider.lock()
-                names = [f"{unique}-{number}" for number in range(30)]
-                for name in names:
-                    await locks.acquire(name=name, token="a", duration=LONG)
-                away = cluster.nodes[0]
-                lost = {key.rpartition(":")[2] for key in away.command("KEYS", "*:lock:*")}
-                assert 0 < len(lost) < len(names)
-                away.kill()
-                for name in names:
-                    if name in lost:
-                        with pytest.raises(ProviderError):
-                            await locks.acquire(name=name, token="a", duration=LONG)
-                    else:
-                        assert await locks.acquire(name=name, token="a", duration=LONG)
-                away.start()
+    async def test_a_node_that_is_away_fails_its_own_names_only_and_works_when_back(
+        self, own_cluster, unique
+    ):
+        cluster = own_cluster
+        for node in cluster.nodes:
+            node.command("CONFIG", "SET", "cluster-require-full-coverage", "no")
+        async with RedisProvider(cluster.url, call_timeout=2) as provider:
+            locks = provider.lock()
+            names = [f"{unique}-{number}" for number in range(30)]
+            for name in names:
+                await locks.acquire(name=name, token="a", duration=LONG)
+            away = cluster.nodes[0]
+            lost = {key.rpartition(":")[2] for key in away.command("KEYS", "*:lock:*")}
+            assert 0 < len(lost) < len(names)
+            away.kill()
+            for name in names:
+                if name in lost:
+                    with pytest.raises(ProviderError):
+                        await locks.acquire(name=name, token="a", duration=LONG)
+                else:
+                    assert await locks.acquire(name=name, token="a", duration=LONG)
+            away.start()
+            await to_thread.run_sync(wait_until, cluster._settled, "the cluster is whole again")
+            for name in names:
+                assert await locks.acquire(name=name, token="a", duration=LONG)

@@ -58,7 +58,7 @@ class TestAddresses:
             ("redis://[::1]:1/2", {"host": "::1", "port": 1, "db": 2}),
             ("redis://u:p%40ss@h", {"host": "h", "port": 6379, "username": "u", "password": "p@ss"}),
             ("redis://:p@h:1?db=3", {"host": "h", "port": 1, "password": "p", "db": 3}),
-            ("redis://h:1?protocol=3", {"host": "h", "port": 1, "protocol": 3}),
+            ("redis://h:1?socket_timeout=2", {"host": "h", "port": 1, "socket_timeout": 2.0}),
             ("rediss://h:1?ssl_cert_reqs=none", {"host": "h", "port": 1, **TLS}),
             ("unix:///run/r.sock?db=1", {"unix_socket_path": "/run/r.sock", "db": 1}),
             ("unix://u:p@/run/r.sock", {"unix_socket_path": "/run/r.sock", "username": "u", "password": "p"}),
@@ -68,17 +68,17 @@ class TestAddresses:
         assert options_of(RedisProvider(url)) == options
 
     def test_sentinel_urls_name_sentinels_service_and_database(self):
-        url = f"redis+sentinel://u:p@h1:1,h2/my%2Fmaster/3?sentinel_password={SECRET}&protocol=3"
+        url = f"redis+sentinel://u:p@h1:1,h2/my%2Fmaster/3?sentinel_password={SECRET}&socket_timeout=2"
         address = RedisProvider(url).config.address
         assert address.hosts == (("h1", 1), ("h2", 26379))
         client = address.client(5.0)
         pool = client.connection_pool
         assert pool.service_name == "my/master"
-        assert {k: pool.connection_kwargs[k] for k in ("username", "password", "db", "protocol")} == {
+        assert {k: pool.connection_kwargs[k] for k in ("username", "password", "db", "socket_timeout")} == {
             "username": "u",
             "password": "p",
             "db": 3,
-            "protocol": 3,
+            "socket_timeout": 2.0,
         }
         assert pool.sentinel_manager.sentinels[0].connection_pool.connection_kwargs["password"] == SECRET
 

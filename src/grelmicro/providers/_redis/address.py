@@ -53,7 +53,7 @@ class Address:
             client: Any = RedisCluster(startup_nodes=nodes, ssl=self.tls, **self.options)
         elif self.kind == "sentinel":
             sentinel: Any = self._sentinel(call_timeout)
-            closing.append(sentinel)
+            closing += sentinel.sentinels
             client = sentinel.master_for(unquote(self.service))
         else:
             client = Redis(**self.options)

@@ -52,7 +52,7 @@ class Channel:
         self._again: deque[Call] = deque()
         self._queue: deque[Call] = deque()
         self._sent: deque[Call] = deque()
-        self._known: set[Script] = set()
+        self._known: dict[Script, float] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -73,9 +73,10 @@ class Channel:
         if self._timer is None:
             self._set_timer()
 
-    def forget(self, script: Script) -> None:
-        """Note that the server does not know the script, or no longer."""
-        self._known.discard(script)
+    def forget_script(self, call: Call) -> None:
+        """Note that the server did not know the call's script, unless it was sent there since."""
+        if call.script is not None and self._known.get(call.script, 0.0) <= call.sent_at:
+            self._known.pop(call.script, None)
 
     def reset(self, error: Exception) -> None:
         """Throw the connection away."""
@@ -132,9 +133,10 @@ class Channel:
         finally:
             self._connection = None
             reader.cancel()
-            _abort(connection)
-            await asyncio.wait([reader])
-            await connection.disconnect(nowait=True)
+            try:
+                await asyncio.wait([reader])
+            finally:
+                await discard(connection)
         lost = LostError()
         lost.__cause__ = self._lost
         self._hand_back(self._take(self._sent), lost)
@@ -152,7 +154,8 @@ class Channel:
             if call.script is not None:
                 # The first call of a script on a connection brings it along.
                 call.in_full = call.script not in self._known or call.redirects > 1
-                self._known.add(call.script)
+                if call.in_full:
+                    self._known[call.script] = now
             self._sent.append(call)
             parts.append(call.packed())
         self._settle()
@@ -225,8 +228,14 @@ class Channel:
         return taken
 
 
+async def discard(connection: Connection) -> None:
+    """Close a connection without any delay."""
+    _abort(connection)
+    await connection.disconnect(nowait=True)
+
+
 def _abort(connection: Connection) -> None:
-    """Close at once. redis-py would flush first, which ends never on a connection that is stuck."""
+    # redis-py would flush first, which never ends on a connection that is stuck.
     writer = getattr(connection, "_writer", None)
     if writer is not None:
         writer.transport.abort()

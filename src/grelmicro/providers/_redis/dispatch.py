@@ -15,7 +15,7 @@ from redis.exceptions import AuthenticationError, NoScriptError, ReadOnlyError
 from typing_extensions import override
 
 from grelmicro.providers._redis.calls import Call, pack
-from grelmicro.providers._redis.channel import Channel
+from grelmicro.providers._redis.channel import Channel, discard
 from grelmicro.providers._redis.errors import LostError, explained
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class Dispatcher(ABC):
         call.redirects += 1
         if call.redirects > MAX_REDIRECTS:
             return False
-        if isinstance(error, NoScriptError) and call.script is not None:
-            channel.forget(call.script)
+        if isinstance(error, NoScriptError):
+            channel.forget_script(call)
             channel.submit(call, again=True)
             return True
         return self._once_more(channel, call, error)
@@ -155,7 +155,11 @@ async def connected(connection: Any) -> Connection:
     """Return a connection of redis-py's, connected, for callers who bound their waiting themselves."""
     # Waiting out a back-off is up to the callers.
     connection.retry = Retry(NoBackoff(), 0)
-    await connection.connect()
+    try:
+        await connection.connect()
+    except BaseException:
+        await discard(connection)
+        raise
     # redis-py's own bound would end an idle connection.
     connection.socket_timeout = None
     return connection  # type: ignore[no-any-return]
