@@ -1,0 +1,1 @@
+"""How fast the library is, next to the same work done by hand in the same run: `python -m benchmarks`."""
