@@ -182,6 +182,49 @@ async def test_elections_hand_over_after_the_clean_up_of_what_was_cancelled(how)
     assert not election.is_running()
 
 
+async def test_an_election_of_another_kind_stops_last_too():
+    body, ended = Body(1000, clean_up=2), []
+
+    class Election:
+        name = "other"
+
+        def guard(self):
+            return anyio.CancelScope()
+
+        async def __call__(self, *, task_status=anyio.TASK_STATUS_IGNORED):
+            task_status.started()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                ended.append(list(body.ends))
+
+    tasks = Tasks(tasks=[Election()])
+    tasks.interval(seconds=1, name="job")(body)
+    with anyio.move_on_after(5):
+        async with tasks:
+            await anyio.sleep_forever()
+    assert ended == [["cancelled"]]
+
+
+async def test_elections_start_first():
+    order = []
+
+    class Noting:
+        def __init__(self, name):
+            self.name = name
+
+        async def __call__(self, *, task_status=anyio.TASK_STATUS_IGNORED):
+            order.append(self.name)
+            task_status.started()
+
+    class Election(Noting):
+        def guard(self):
+            return anyio.CancelScope()
+
+    await open_for(Tasks(tasks=[Noting("worker"), Election("election")]), 1)
+    assert order == ["election", "worker"]
+
+
 class Custom:
     name = "custom"
 
@@ -275,7 +318,8 @@ async def test_functions_run_inside_the_context_of_the_app():
     tasks.interval(seconds=10, name="sync", lock=TaskLock())(in_a_thread)
     micro = Grelmicro(uses=[Coordination(MemoryProvider()), tasks])
     async with micro:
-        await anyio.sleep(1)
+        while not all(task.last_fire for task in tasks.tasks):  # noqa: ASYNC110 - threads take real time
+            await anyio.sleep(0.1)
     assert seen == [micro, micro]
     assert {task.last_fire.outcome for task in tasks.tasks} == {"success"}
 
@@ -323,7 +367,7 @@ async def test_an_hour_of_leases_renewals_and_cron_passes_on_virtual_time(wall_c
     tasks.interval(seconds=10, name="locked", lock=TaskLock())(locked)
     tasks.cron("* * * * *", name="scheduled")(scheduled)
     async with Grelmicro(uses=[MemoryProvider(), tasks]):
-        await anyio.sleep(3600)
+        await anyio.sleep(3595)
     assert 358 <= led.starts <= 360
     assert 358 <= locked.starts <= 360
     assert scheduled.starts == 60
