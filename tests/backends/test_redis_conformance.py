@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 import pytest
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
@@ -65,7 +66,7 @@ def _provider(request, place):
     get = request.getfixturevalue
     match place.split("-", 1):
         case ["redis"]:
-            return RedisProvider(get("redis_server").url)
+            return RedisProvider(get("redis_url"))
         case ["tls"]:
             return RedisProvider(get("redis_tls").url)
         case ["sentinel" | "cluster" as name]:
@@ -91,11 +92,11 @@ class TestLocks(LockBackendSuite):
         self.place, self.unique_part = place, unique
         self.many = 2000 if place in ("redis", "cluster") else 200
         if "cluster" in place:
-            self.servers = lambda: get("cluster").nodes
+            self.urls = [node.url for node in get("cluster").nodes]
         elif "sentinel" in place:
-            self.servers = lambda: [get("sentinel").primary]
+            self.urls = [get("sentinel").primary.url]
         else:
-            self.servers = lambda: [get("redis_server")]
+            self.urls = [get("redis_url") if place == "redis" else get("redis_server").url]
 
     async def lapse(self, seconds):
         if self.place == "redis":
@@ -107,8 +108,9 @@ class TestLocks(LockBackendSuite):
         self._everywhere(FORGET)
 
     def _everywhere(self, script, *arguments):
-        for server in self.servers():
-            server.command("EVAL", script, 0, *arguments)
+        for url in self.urls:
+            with BlockingRedis.from_url(url) as client:
+                client.eval(script, 0, *arguments)
 
     @pytest.fixture
     async def backend(self, providers):
