@@ -212,7 +212,7 @@ class KubernetesProvider(Provider):
         self._require_here()
         place = Place(self.namespace, _CHECKED, "", "")
         try:
-            async with asyncio.timeout(self.call_timeout):
+            async with asyncio.timeout(self.call_timeout), self._api.slots:
                 await self._api.get(place)
         except Exception as error:
             raise explained(error, self._where, "get", place) from error

@@ -296,12 +296,12 @@ class StrictKube:
     def _list(self, request: web.Request, namespace: str) -> web.Response:
         query = request.query
         items = self._store.select(namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
-        start, limit = int(query.get("continue", "0")), int(query.get("limit", "0"))
-        end = start + limit if limit else len(items)
+        after, limit = query.get("continue", ""), int(query.get("limit") or len(items) or 1)
+        items = [item for item in items if item["metadata"]["name"] > after]
         metadata = {"resourceVersion": str(self._store.revision)}
-        if end < len(items):
-            metadata["continue"] = str(end)
-        return self._reply({"kind": "LeaseList", "metadata": metadata, "items": items[start:end]})
+        if len(items) > limit:
+            metadata["continue"] = items[limit - 1]["metadata"]["name"]
+        return self._reply({"kind": "LeaseList", "metadata": metadata, "items": items[:limit]})
 
     async def _watch(self, request: web.Request, namespace: str) -> web.StreamResponse:
         query = request.query

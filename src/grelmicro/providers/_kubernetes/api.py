@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from grelmicro.providers._kubernetes.names import Place
 
 CONNECTIONS = 32
-"""How many requests may be under way at a time; more wait their turn."""
+"""How many requests are under way at a time; others wait their turn."""
 
 _COLLECTION = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 _UNBOUNDED = aiohttp.ClientTimeout()
@@ -40,7 +40,8 @@ class LeaseApi:
     def __init__(self, client: Any, request_timeout: float) -> None:
         self._client = client
         self._request_timeout = request_timeout
-        self._slots = asyncio.Semaphore(CONNECTIONS)
+        self.slots = asyncio.Semaphore(CONNECTIONS)
+        """What whoever makes requests must hold, for as many as belong together."""
         self._loop = asyncio.get_running_loop()
         self._progress = self._loop.time()
         self.clock = ServerClock()
@@ -48,7 +49,7 @@ class LeaseApi:
     @property
     def is_congested(self) -> bool:
         """Whether requests wait for others that are being answered."""
-        return self._slots.locked() and self._loop.time() < self._progress + self._request_timeout
+        return self.slots.locked() and self._loop.time() < self._progress + self._request_timeout
 
     async def get(self, place: Place) -> dict[str, Any] | None:
         """Return the Lease, or None when the server says that there is none."""
@@ -112,18 +113,17 @@ class LeaseApi:
         query: list[tuple[str, str]] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Any:
-        async with self._slots:
-            try:
-                async with asyncio.timeout(self._request_timeout):
-                    response = await self._send(method, namespace, lease, query=query, body=body)
-                    async with response:
-                        data = await response.read()
-            except TimeoutError as error:
-                raise NoReplyError(f"none within {self._request_timeout:g} s") from error
-            except aiohttp.ClientConnectorError as error:
-                raise UnreachableError(str(error)) from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise NoReplyError(str(error)) from error
+        try:
+            async with asyncio.timeout(self._request_timeout):
+                response = await self._send(method, namespace, lease, query=query, body=body)
+                async with response:
+                    data = await response.read()
+        except TimeoutError as error:
+            raise NoReplyError(f"none within {self._request_timeout:g} s") from error
+        except aiohttp.ClientConnectorError as error:
+            raise UnreachableError(str(error)) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoReplyError(str(error)) from error
         self.clock.note(response.headers.get("Date"))
         reply = _parsed(data)
         if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:

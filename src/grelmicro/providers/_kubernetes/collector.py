@@ -50,10 +50,10 @@ _LABELS = ",".join(f"{key}={value}" for key, value in (*MANAGED_BY.items(), (KIN
 class Collector:
     """Works in two background tasks, from the first lock on. What it may not do, it says once and lets be."""
 
-    def __init__(self, api: LeaseApi, where: str, *, retention: float = RETENTION) -> None:
+    def __init__(self, api: LeaseApi, where: str, *, retention: float | None = None) -> None:
         self._api = api
         self._where = where
-        self._retention = retention
+        self._retention = RETENTION if retention is None else retention
         self._loop = asyncio.get_running_loop()
         self._due: OrderedDict[Place, tuple[float, Record]] = OrderedDict()
         self._found: dict[tuple[str, str], tuple[str, float]] = {}
@@ -92,7 +92,7 @@ class Collector:
         for namespace in list(self._namespaces):
             after = ""
             while True:
-                page = await self._api.page(namespace, labels=_LABELS, limit=_PAGE, after=after)
+                page = await self._page(namespace, after)
                 for record in _records(namespace, page["items"]):
                     key = (namespace, record.body["metadata"]["name"])
                     version, since = self._found.get(key, ("", now))
@@ -107,6 +107,10 @@ class Collector:
                     case _:
                         break
         self._found = found
+
+    async def _page(self, namespace: str, after: str) -> dict[str, Any]:
+        async with self._api.slots:
+            return await self._api.page(namespace, labels=_LABELS, limit=_PAGE, after=after)
 
     def _is_over(self, record: Record, unchanged: float) -> bool:
         if record.state.holder:
@@ -145,7 +149,8 @@ class Collector:
     async def _delete(self, namespace: str, record: Record) -> None:
         name = record.body["metadata"]["name"]
         try:
-            await self._api.delete(namespace, name, uid=record.uid, version=record.version)
+            async with self._api.slots:
+                await self._api.delete(namespace, name, uid=record.uid, version=record.version)
         except ApiError as error:
             if error.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                 return  # in use again, or somebody else was quicker

@@ -77,9 +77,11 @@ class Line:
     async def run(self) -> None:
         """Answer all operations."""
         try:
-            while operations := self._unanswered():
+            while self._unanswered():
                 try:
-                    await self._round(operations)
+                    async with self._exchange.api.slots:
+                        # Callers may have gone while it waited.
+                        await self._round(self._unanswered())
                 except (ApiError, NoReplyError, UnreachableError, UnreadableError) as error:
                     await self._cope(error)
                 else:
