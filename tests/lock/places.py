@@ -87,9 +87,7 @@ class ServerPlace:
 
     durable = True
 
-    def __init__(
-        self, url: str, provider: Callable[..., Provider]
-    ) -> None:
+    def __init__(self, url: str, provider: Callable[..., Provider]) -> None:
         self.url = url
         self.address = address_of(url)
         self._provider = provider

@@ -118,7 +118,15 @@ async def test_locks_and_task_locks_whose_names_look_alike_exclude_nobody_else(n
 
 @pytest.mark.parametrize(
     "pair",
-    [("a b", "a_b"), ("a_b", "a-b"), ("A", "a"), ("é", "e\u0301"), ("{x}a", "{x}b"), ("a:", "a"), ("🦀", "🦞")],
+    [
+        ("a b", "a_b"),
+        ("a_b", "a-b"),
+        ("A", "a"),
+        ("é", "e\u0301"),
+        ("{x}a", "{x}b"),
+        ("a:", "a"),
+        ("🦀", "🦞"),
+    ],
     ids=str,
 )
 async def test_names_that_a_lossy_mapping_would_confuse_are_two_locks(near, unique, pair):

@@ -91,7 +91,14 @@ class Use:
             await self.wait()
 
 
-OPERATIONS = ["acquire", pytest.param("acquire_nowait", marks=pytest.mark.soak), "enter", "extend", "release", "leave"]
+OPERATIONS = [
+    "acquire",
+    pytest.param("acquire_nowait", marks=pytest.mark.soak),
+    "enter",
+    "extend",
+    "release",
+    "leave",
+]
 
 
 @pytest.mark.parametrize("seconds", HOLD_BACK)
@@ -120,9 +127,7 @@ async def test_cancelled_at_any_turn_with_the_reply_held_back_nothing_stays_held
             network.delay(seconds)
             go.set()
 
-        await concurrently(
-            [start, *(partial(run, use, *one) for use, one in zip(uses, runs, strict=True))]
-        )
+        await concurrently([start, *(partial(run, use, *one) for use, one in zip(uses, runs, strict=True))])
         assert sum(too_late) < len(runs) / 2, "the replies were not held back"
         network.heal()
         await concurrently([partial(works, use.lock) for use in uses])
@@ -197,9 +202,7 @@ async def test_cancelled_while_waiting_for_a_busy_lock_takes_nothing(place, near
         async def start():
             go.set()
 
-        await concurrently(
-            [start, *(partial(run, lock, turns) for turns, lock in enumerate(waiters))]
-        )
+        await concurrently([start, *(partial(run, lock, turns) for turns, lock in enumerate(waiters))])
         assert await near.owned(name=unique, token=handle.token) is True
         await holder.release()
         await take_and_free(near, unique)

@@ -30,9 +30,7 @@ async def test_five_thousand_callers_at_once_all_get_their_lock(server_place, un
         assert len(fences) == 5000
 
 
-@pytest.mark.parametrize(
-    "waiters", [100, pytest.param(500, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("waiters", [100, pytest.param(500, marks=pytest.mark.soak)])
 async def test_waiters_take_no_connection_from_the_holder(server_place, unique, waiters, request):
     """They poll one name; meanwhile the holder extends and others come and go, on the same small pool."""
     postgres = request.node.callspec.params["server_place"] == "postgres"
