@@ -8,6 +8,7 @@ What a call leaves behind, at its one await:
   one's time, and the caller's cancellation is delivered when that has ended; "not owned" then means that
   the first one worked.
 - release out of time or failed: unclear, and said so. The lease ends by itself.
+Whatever becomes of a release, who waits for the lock in this process looks again.
 """
 
 from __future__ import annotations
@@ -231,7 +232,16 @@ class LockCalls:
                     released = await self._calls.release(name=key, token=token)
             except TimeoutError as error:
                 raise self._no_answer(limit, None) from error
+            finally:
+                if (line := self.lines.get(key)) is not None:
+                    line.look_again()
             return _boolean(released)
+
+    async def pass_on(self, key: str) -> None:
+        """Leave a turn to the next process. One that gets lost is made up for by asking now and then."""
+        if self._queue is not None:
+            with anyio.move_on_after(self.call_timeout):
+                await self._queue.pass_on(name=key)
 
     async def locked(self, key: str, error: type[LockBackendError]) -> bool:
         """Say whether anybody holds it."""

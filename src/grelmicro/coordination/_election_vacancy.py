@@ -35,9 +35,9 @@ class Vacancy:
         self._word = anyio.Event()
         if backend is not self._backend:
             self.close()
-            self._backend = backend
             if isinstance(backend, WakingElectionBackend):
                 self._stop_listening = backend.on_vacancy(self._name, self._hear)
+            self._backend = backend
 
     def saw(self, record: LeaderRecord) -> None:
         """Note when the lease of a record ends at the latest: its length after it was first seen."""

@@ -3,9 +3,11 @@
 The block runs in a cancel scope that ends with the lease; each confirmed extension moves that end. At each
 await of the extender, a task of its own:
 
-- pause until a third of the lease is over: cancelled when the block ends.
+- pause until a third of the lease is over: cancelled when the block ends. Ends at once when the lease does.
 - extension failed, or unclear: tried again, until it works or the scope ends by itself.
 - extension refused: the scope is cancelled at once.
+- block ended meanwhile: what is under way is the last request; none may follow the release. A task that is
+  gone without having left its block (an asynchronous generator that was dropped) keeps nothing alive.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class KeepAlive:
         longest: float | None,
     ) -> None:
         self._lease = lease
+        self._work = anyio.get_current_task().coro
+        self._stopped = False
         self._renew = renew
         self._duration = duration
         self._end = math.inf if longest is None else current_time() + longest
@@ -60,23 +64,36 @@ class KeepAlive:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool:
         """End, and say whether the block ended because the lease was lost."""
+        self._stopped = True
         self._extender.cancel()
         self._scope.__exit__(exc_type, exc, tb)
         return self._scope.cancelled_caught
+
+    def _end_block(self) -> None:
+        if not self._stopped:
+            self._scope.cancel()
 
     async def _extend(self) -> None:
         retry = False
         while True:
             duration = self._duration()
             pause = duration * _RETRY_AFTER if retry else self._lease.left() - duration * (1 - _EXTEND_AFTER)
-            await anyio.sleep(max(0.0, pause))
+            with anyio.move_on_after(max(0.0, pause)):
+                await self._lease.ended()
+                self._end_block()
+                return
+            if self._stopped or getattr(self._work, "cr_frame", self._work) is None:
+                return
             rest = self._end - current_time()
             if rest <= self._lease.left():
+                self._scope.deadline = self._end
                 return
+            # Whatever becomes of the request, it may shorten what was left.
+            self._scope.deadline = min(self._scope.deadline, current_time() + duration)
             try:
                 await self._renew(min(duration, rest))
             except LockNotOwnedError:
-                self._scope.cancel()
+                self._end_block()
                 return
             except LockAcquireError as error:
                 if not retry:

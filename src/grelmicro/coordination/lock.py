@@ -222,9 +222,9 @@ class Lock(LeasedLock[LockConfig]):
         tb: TracebackType | None,
     ) -> None:
         owner = current_owner()
-        keep_alive = self._kept_alive.pop(owner, None) if self._kept_alive else None
+        keep_alive = None if isinstance(owner, int) else self._kept_alive.pop(owner, None)
         if keep_alive is not None and keep_alive.stop(exc_type, exc, tb):
-            with suppress(LockNotOwnedError):
+            with suppress(LockNotOwnedError, LockReleaseError):
                 await self._leave(owner, None)
             raise self._lost()
         await self._leave(owner, exc)
@@ -284,10 +284,14 @@ class Lock(LeasedLock[LockConfig]):
                 return handle
             raise self._timed_out(timeout)
         deadline = None if timeout is None else current_time() + timeout
-        if calls.lines.get(self._key) is None:
+        lines = calls.lines
+        came_first = lines.nobody(self._key)
+        if came_first:
+            duration = config.lease_duration
+            asking = calls.acquire(self._key, token, duration, deadline=deadline)
             try:
-                if handle := await self._try(owner, calls, token, config, deadline):
-                    return handle
+                if (grant := await lines.ask_first(self._key, duration, asking)) is not None:
+                    return self._hold(owner, calls, token, grant)
             except DeadlineError:
                 raise self._timed_out(timeout) from None
         place = Place(
@@ -296,7 +300,7 @@ class Lock(LeasedLock[LockConfig]):
             interval=config.retry_interval,
             jitter=config.retry_jitter,
         )
-        grant = await calls.lines.open(self._key, calls).wait(place, deadline)
+        grant = await lines.open(self._key, calls).wait(place, deadline, in_front=came_first)
         if grant is None:
             raise self._timed_out(timeout)
         return self._hold(owner, calls, token, grant)

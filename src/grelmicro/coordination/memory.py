@@ -91,7 +91,7 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
             if owned:
                 store.locks.pop(name)
         if owned:
-            store.turns.call_next(name)
+            store.turns.call_next(name, but=self)  # it is awake
         return owned
 
     @override
@@ -101,14 +101,20 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
             now, lease = store.now(), store.locks.get(name)
             if _lease.is_owned(lease, token, now):
                 store.locks.pop(name)
-            elif not _lease.is_owned(lease, to, now):
+                lease = self._take(store, name, to, duration)
+            if lease is None or not _lease.is_owned(lease, to, now):
                 return Succession(None, others_wait=False)
-            fence = self._take(store, name, to, duration).fence
-            return Succession(fence, others_wait=store.turns.wanted_by_others(name, (self, running_loop())))
+        turn = (self, running_loop())
+        store.turns.leave(name, turn)
+        return Succession(lease.fence, others_wait=store.turns.wanted_by_others(name, turn))
 
     @override
     async def pass_on(self, *, name: str) -> None:
-        self._store.turns.call_next(name)
+        store = self._store
+        with store.guard:
+            held = _lease.is_live(store.locks.get(name), store.now())
+        if not held:
+            store.turns.call_next(name)
 
     @override
     def on_turn(self, name: str, wake: Callable[[], object]) -> Callable[[], None]:

@@ -80,7 +80,7 @@ class RedisAdapter(ProviderAdapter[RedisProvider]):
     def _shard_key(self, name: str, rest: bytes) -> bytes:
         return b"%bgrelmicro:{%d}:%b" % (self._prefix, crc32(name.encode()) % SHARDS, rest)
 
-    def _own_channel(self) -> bytes:
+    def _new_channel(self) -> bytes:
         """Return a channel that no other adapter listens to."""
         return b"%bgrelmicro:%b:%b" % (self._prefix, self.kind, os.urandom(8).hex().encode())
 

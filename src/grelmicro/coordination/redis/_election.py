@@ -40,7 +40,7 @@ class RedisLeaderElectionAdapter(RedisAdapter, WakingElectionBackend):
         super().__init__(provider=provider, prefix=prefix)
         self._channel = b"%bgrelmicro:vacancy" % self._prefix
         self._vacancies = Listening(
-            self._provider.subscribe, (self._own_channel(), self._channel), missed=lambda _: None
+            self._provider.subscribe, self._new_channel, (self._channel,), missed=lambda _: None
         )
 
     @property

@@ -42,8 +42,7 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
 
     def __init__(self, *, provider: RedisProvider | None = None, prefix: str = "") -> None:
         super().__init__(provider=provider, prefix=prefix)
-        self._channel = self._own_channel()
-        self._turns = Listening(self._provider.subscribe, (self._channel,), self._pass_on)
+        self._turns = Listening(self._provider.subscribe, self._new_channel, (), self._pass_on_missed)
 
     @property
     @override
@@ -57,13 +56,13 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
 
     @override
     async def acquire_or_enqueue(self, *, name: str, token: str, duration: float) -> int | Refusal:
-        arguments = (token.encode(), milliseconds(duration), self._channel, _QUEUE_MEMORY)
+        arguments = (token.encode(), milliseconds(duration), self._turns.channel, _QUEUE_MEMORY)
         fence, left = await self._grant(self._run(_ENTER, self._keys(name), *arguments))
         return Refusal(left / 1000) if fence is None else fence
 
     @override
     async def hand_over(self, *, name: str, token: str, to: str, duration: float) -> Succession:
-        arguments = (token.encode(), to.encode(), milliseconds(duration), self._channel)
+        arguments = (token.encode(), to.encode(), milliseconds(duration), self._turns.channel)
         fence, waiting = await self._grant(self._run(_HAND_OVER, self._keys(name), *arguments, finish=True))
         return Succession(fence, others_wait=waiting > 0)
 
@@ -72,7 +71,7 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
         # Carried through when its caller is cancelled. "Not held" after a lost reply: the first try freed it.
         lock, _, queue = self._keys(name)
         spread = self._provider.dispatcher.spread
-        arguments = (token.encode(), name.encode(), self._channel, spread)
+        arguments = (token.encode(), name.encode(), self._turns.channel, spread)
         call = self._run(_RELEASE, (lock, queue), *arguments, finish=True)
         return await self._flag(call) or call.uncertain
 
@@ -96,6 +95,10 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
         lock, _, queue = self._keys(name)
         spread = self._provider.dispatcher.spread
         return self._run(_PASS_ON, (lock, queue), name.encode(), spread, finish=True)
+
+    def _pass_on_missed(self, name: str) -> None:
+        # Nobody waits for the reply. When it fails, the next process finds out by asking.
+        self._pass_on(name).future.add_done_callback(lambda future: future.exception())
 
     def _keys(self, name: str) -> tuple[bytes, bytes, bytes]:
         """Return the keys of a lock, of its shard's counter, and of its queue."""

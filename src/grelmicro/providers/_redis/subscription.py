@@ -13,6 +13,7 @@ import os
 import random
 from typing import TYPE_CHECKING, Any
 
+from grelmicro.coordination._identity import fork_count
 from grelmicro.errors import OutOfContextError
 from grelmicro.providers._redis.calls import pack
 
@@ -150,13 +151,27 @@ class Listening:
     """What one adapter listens to, started with the first listener, by name."""
 
     def __init__(
-        self, make: Callable[..., Subscription], channels: Sequence[bytes], missed: Callable[[str], Any]
+        self,
+        make: Callable[..., Subscription],
+        new_channel: Callable[[], bytes],
+        channels: Sequence[bytes],
+        missed: Callable[[str], object],
     ) -> None:
         self._make = make
+        self._new_channel = new_channel
         self._channels = channels
         self._missed = missed
+        self._own: tuple[int, bytes] | None = None
         self._listeners: dict[str, set[Callable[[], object]]] = {}
         self._subscription: Subscription | None = None
+
+    @property
+    def channel(self) -> bytes:
+        """The channel of this adapter in this process; a forked one has another."""
+        if self._own is None or self._own[0] != fork_count():
+            self._own = fork_count(), self._new_channel()
+            self._listeners, self._subscription = {}, None
+        return self._own[1]
 
     @property
     def heard(self) -> bool:
@@ -165,11 +180,10 @@ class Listening:
 
     def on(self, name: str, wake: Callable[[], object]) -> Callable[[], None]:
         """Call `wake` on messages that name `name`; returns what ends that."""
-        self._listeners.setdefault(name, set()).add(wake)
+        channels = (self.channel, *self._channels)
         if self._subscription is None or self._subscription.closed:
-            self._subscription = self._make(
-                self._channels, on_message=self._message, on_change=self._wake_all
-            )
+            self._subscription = self._make(channels, on_message=self._message, on_change=self._wake_all)
+        self._listeners.setdefault(name, set()).add(wake)
 
         def stop() -> None:
             listeners = self._listeners.get(name, set())
