@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import asyncpg
 import pytest
 
@@ -57,8 +58,26 @@ async def other(url):
         yield provider
 
 
-class TestLocks(LockBackendSuite):
+class Lapsing:
+    """Time passes for real once; on the other ways, leases are brought nearer to their end instead."""
+
+    table: str
+
+    @pytest.fixture(autouse=True)
+    def _server(self, url, way):
+        self.url, self.way = url, way
+
+    async def lapse(self, seconds):
+        if self.way == "direct":
+            await anyio.sleep(seconds)
+        else:
+            sql = f"UPDATE {self.table} SET expires_at = expires_at - $1::float8 * interval '1 second'"
+            await run_sql(self.url, sql, seconds)
+
+
+class TestLocks(Lapsing, LockBackendSuite):
     keeps_fence_after_data_loss = True
+    table = "grelmicro_locks"
 
     @pytest.fixture
     async def backend(self, provider):
@@ -69,15 +88,13 @@ class TestLocks(LockBackendSuite):
     def peer(self, other):
         return other.lock()
 
-    @pytest.fixture(autouse=True)
-    def _server(self, url):
-        self.server = url
-
     async def lose_data(self):
-        await run_sql(self.server, "TRUNCATE grelmicro_locks")
+        await run_sql(self.url, "TRUNCATE grelmicro_locks")
 
 
-class TestElections(LeaderElectionBackendSuite):
+class TestElections(Lapsing, LeaderElectionBackendSuite):
+    table = "grelmicro_leaders"
+
     @pytest.fixture
     async def backend(self, provider):
         async with PostgresLeaderElectionAdapter(provider=provider) as backend:

@@ -32,6 +32,12 @@ def no_environment(monkeypatch):
         monkeypatch.delenv(f"POSTGRES_{name}", raising=False)
 
 
+@pytest.fixture
+def proxy(postgres_server):
+    with Proxy(postgres_server.address) as proxy:
+        yield proxy
+
+
 def run_python(program, *arguments):
     command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
@@ -228,9 +234,9 @@ class TestShowing:
         assert shown[0] == "PostgresProvider('postgresql://u:***@h:1/d')"
         assert shown[2] == "PostgresProvider('postgresql://u:***@localhost:5432/d')"
 
-    async def test_no_password_is_shown_when_the_server_is_away(self, own_postgres):
-        url = own_postgres.url.replace("postgres@", f"postgres:{SECRET}@")
-        own_postgres.stop()
+    async def test_no_password_is_shown_when_the_server_is_away(self, proxy, postgres_url):
+        url = proxy.url(postgres_url).replace("postgres@", f"postgres:{SECRET}@")
+        proxy.refuse()
         async with PostgresProvider(url) as provider:
             with pytest.raises(ProviderError) as caught:
                 await provider.check()
@@ -243,12 +249,11 @@ class TestShowing:
 
 
 class TestLifetime:
-    async def test_opening_makes_no_round_trip(self, own_postgres):
-        with Proxy(own_postgres.address) as proxy:
-            async with PostgresProvider(proxy.url(own_postgres.url)) as provider, provider.lock():
-                assert proxy.accepted == 0
-                await provider.check()
-                assert proxy.accepted == 1
+    async def test_opening_makes_no_round_trip(self, proxy, postgres_url):
+        async with PostgresProvider(proxy.url(postgres_url)) as provider, provider.lock():
+            assert proxy.accepted == 0
+            await provider.check()
+            assert proxy.accepted == 1
 
     async def test_it_opens_with_the_first_and_closes_with_the_last(self, postgres_url, unique):
         provider = PostgresProvider(postgres_url)
@@ -262,13 +267,13 @@ class TestLifetime:
         async with provider:
             assert await locks.locked(name=unique) is False
 
-    async def test_closing_leaves_no_connection_and_no_task(self, own_postgres, unique):
+    async def test_closing_leaves_no_connection_and_no_task(self, postgres_database, unique):
         before = asyncio.all_tasks()
-        async with PostgresProvider(own_postgres.url, user="postgres") as provider:
+        async with PostgresProvider(postgres_database) as provider:
             await asyncio.gather(*(provider.lock().locked(name=f"{unique}{n}") for n in range(50)))
         assert asyncio.all_tasks() == before
         with anyio.fail_after(5):
-            while await run_sql(own_postgres.url, _OTHERS) != [0]:  # noqa: ASYNC110 - the server's own time
+            while await run_sql(postgres_database, _OTHERS) != [0]:  # noqa: ASYNC110 - the server's own time
                 await anyio.sleep(0.01)
 
     async def test_what_is_under_way_when_it_closes_is_answered(self, postgres_url, unique):
@@ -309,7 +314,10 @@ class TestLifetime:
             assert adapter.survives_cancellation
 
 
-_OTHERS = "SELECT count(*)::int FROM pg_stat_activity WHERE datname IS NOT NULL AND pid <> pg_backend_pid()"
+_OTHERS = (
+    "SELECT count(*)::int FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
 
 
 class TestWhereItRuns:

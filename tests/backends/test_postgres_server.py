@@ -27,9 +27,24 @@ LONG = 60.0
 ADAPTERS = [PostgresLockAdapter, PostgresLeaderElectionAdapter, PostgresScheduleAdapter]
 
 
+@pytest.fixture(scope="module")
+def shared_database(postgres_server):
+    with postgres_server.database() as url:
+        yield url
+
+
 @pytest.fixture
-async def provider(postgres_database):
-    async with PostgresProvider(postgres_database) as provider:
+async def database(shared_database):
+    """A database without our tables."""
+    await run_sql(
+        shared_database, "DROP TABLE IF EXISTS grelmicro_locks, grelmicro_leaders, grelmicro_schedules"
+    )
+    return shared_database
+
+
+@pytest.fixture
+async def provider(database):
+    async with PostgresProvider(database) as provider:
         yield provider
 
 
@@ -39,9 +54,9 @@ def locks(provider):
 
 
 @pytest.fixture
-def sql(postgres_database):
+def sql(database):
     async def run(statement, *arguments):
-        return await run_sql(postgres_database, statement, *arguments)
+        return await run_sql(database, statement, *arguments)
 
     return run
 
@@ -76,34 +91,34 @@ async def use_everything(provider, name):
 
 class TestClock:
     @pytest.mark.parametrize("server_zone", ["America/St_Johns"])
-    async def test_session_time_zones_make_no_difference(self, postgres_database, unique, sql, server_zone):
-        database = postgres_database.rpartition("/")[2]
-        await sql(f"ALTER DATABASE \"{database}\" SET timezone = '{server_zone}'")
+    async def test_session_time_zones_make_no_difference(self, postgres_database, unique, server_zone):
+        database = postgres_database
+        await run_sql(
+            database, f"ALTER DATABASE {database.rpartition('/')[2]} SET timezone = '{server_zone}'"
+        )
         zones = ["Pacific/Kiritimati", "Pacific/Pago_Pago", "Europe/Zurich"]
         for number, zone in enumerate(zones):
             name, other = f"{unique}-{number}", zones[number - 1]
             async with (
-                PostgresProvider(f"{postgres_database}?timezone={zone}") as here,
-                PostgresProvider(f"{postgres_database}?timezone={other}") as there,
+                PostgresProvider(f"{database}?timezone={zone}") as here,
+                PostgresProvider(f"{database}?timezone={other}") as there,
             ):
                 fence = await here.lock().acquire(name=name, token="a", duration=LONG)
                 assert await there.lock().acquire(name=name, token="b", duration=LONG) is None
                 assert await here.lock().release(name=name, token="a") is True
                 assert await there.lock().acquire(name=name, token="b", duration=LONG) > fence
                 assert await here.lock().locked(name=name) is True
-        left = await sql(
-            "SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 FROM grelmicro_locks"
+        left = await run_sql(
+            database, "SELECT extract(epoch FROM expires_at - clock_timestamp())::float8 FROM grelmicro_locks"
         )
         assert all(LONG - 10 < seconds <= LONG for seconds in left)
 
     @pytest.mark.parametrize("many", [False, True])
-    async def test_a_lease_begins_after_the_wait_for_its_row(
-        self, locks, postgres_database, unique, sql, many
-    ):
+    async def test_a_lease_begins_after_the_wait_for_its_row(self, locks, database, unique, sql, many):
         names = [f"{unique}-{number}" for number in range(20 if many else 1)]
         for name in names:
             assert await locks.acquire(name=name, token="old", duration=0.001)
-        async with transaction(postgres_database) as other, anyio.create_task_group() as tasks:
+        async with transaction(database) as other, anyio.create_task_group() as tasks:
             await other.execute("SELECT FROM grelmicro_locks FOR UPDATE")
             for name in names:
                 tasks.start_soon(lambda name=name: locks.acquire(name=name, token="a", duration=0.8))
@@ -172,13 +187,11 @@ class TestCollection:
         assert await sql("SELECT count(*)::int FROM grelmicro_locks WHERE name LIKE '%2'") == [0]
         assert await sql("SELECT count(*)::int FROM grelmicro_locks") == [1350]
 
-    async def test_a_row_that_is_locked_or_was_just_renewed_is_left_alone(
-        self, locks, postgres_database, unique, sql
-    ):
+    async def test_a_row_that_is_locked_or_was_just_renewed_is_left_alone(self, locks, database, unique, sql):
         await locks.acquire(name=unique, token="a", duration=LONG)
         await sql("UPDATE grelmicro_locks SET expires_at = clock_timestamp() - interval '2 hours'")
         collect = Table("lock_table", table_name="grelmicro_locks", schema="public").sql("collect")
-        async with transaction(postgres_database) as other:
+        async with transaction(database) as other:
             await other.execute("SELECT FROM grelmicro_locks FOR UPDATE")
             assert await sql(collect, "") == [None]
             assert await sql("SELECT name FROM grelmicro_locks") == [unique]
@@ -201,12 +214,12 @@ class TestCollection:
 
 
 class TestRowsLockedBySomebodyElse:
-    async def test_that_call_times_out_and_its_neighbours_do_not_notice(self, postgres_database, unique):
+    async def test_that_call_times_out_and_its_neighbours_do_not_notice(self, database, unique):
         names = [f"{unique}-{number}" for number in range(100)]
-        async with PostgresProvider(postgres_database, call_timeout=1.5) as provider:
+        async with PostgresProvider(database, call_timeout=1.5) as provider:
             locks = provider.lock()
             await asyncio.gather(*(locks.acquire(name=name, token="a", duration=LONG) for name in names))
-            async with transaction(postgres_database) as other:
+            async with transaction(database) as other:
                 await other.execute("SELECT FROM grelmicro_locks WHERE name = ANY ($1) FOR UPDATE", names[:3])
                 start = anyio.current_time()
                 calls = [
@@ -224,12 +237,12 @@ class TestRowsLockedBySomebodyElse:
             assert await locks.release(name=names[0], token="a") is True
             assert await locks.acquire(name=names[1], token="b", duration=LONG) is None
 
-    async def test_one_by_one_they_do_not_use_up_the_lanes(self, postgres_database, unique):
+    async def test_one_by_one_they_do_not_use_up_the_lanes(self, database, unique):
         names = [f"{unique}-{number}" for number in range(12)]
-        async with PostgresProvider(postgres_database, call_timeout=2) as provider:
+        async with PostgresProvider(database, call_timeout=2) as provider:
             locks = provider.lock()
             await asyncio.gather(*(locks.acquire(name=name, token="a", duration=LONG) for name in names))
-            async with transaction(postgres_database) as other:
+            async with transaction(database) as other:
                 await other.execute("SELECT FROM grelmicro_locks FOR UPDATE")
                 stuck = []
                 for name in names:
@@ -239,10 +252,10 @@ class TestRowsLockedBySomebodyElse:
                 assert not any(call.done() for call in stuck)
             assert all(await asyncio.gather(*stuck))
 
-    async def test_a_lock_given_back_is_noticed_at_once(self, locks, postgres_database, unique):
+    async def test_a_lock_given_back_is_noticed_at_once(self, locks, database, unique):
         await locks.acquire(name=unique, token="a", duration=LONG)
         async with anyio.create_task_group() as tasks:
-            async with transaction(postgres_database) as other:
+            async with transaction(database) as other:
                 await other.execute("SELECT FROM grelmicro_locks FOR UPDATE")
                 tasks.start_soon(lambda: locks.release(name=unique, token="a"))
                 await anyio.sleep(0.3)
@@ -250,13 +263,11 @@ class TestRowsLockedBySomebodyElse:
                 while await locks.locked(name=unique):
                     await anyio.lowlevel.checkpoint()
 
-    async def test_a_name_that_an_open_transaction_inserts_delays_nobody_else(
-        self, postgres_database, unique
-    ):
-        async with PostgresProvider(postgres_database, call_timeout=1.5) as provider:
+    async def test_a_name_that_an_open_transaction_inserts_delays_nobody_else(self, database, unique):
+        async with PostgresProvider(database, call_timeout=1.5) as provider:
             locks = provider.lock()
             await locks.locked(name=unique)
-            async with transaction(postgres_database) as other:
+            async with transaction(database) as other:
                 await other.execute(
                     "INSERT INTO grelmicro_locks VALUES ($1, 'b', clock_timestamp() + interval '1 hour', 1)",
                     f"{unique}-7",
@@ -271,10 +282,10 @@ class TestRowsLockedBySomebodyElse:
                 assert not calls[7].done()
             assert await calls[7] is None
 
-    async def test_a_fire_is_claimed_once_whatever_locks_its_row(self, provider, postgres_database, unique):
+    async def test_a_fire_is_claimed_once_whatever_locks_its_row(self, provider, database, unique):
         schedules = provider.schedule()
         await schedules.claim(unique, 1.0)
-        async with transaction(postgres_database) as other:
+        async with transaction(database) as other:
             await other.execute("SELECT FROM grelmicro_schedules FOR UPDATE")
             claims = [asyncio.create_task(schedules.claim(unique, 2.0)) for _ in range(10)]
             await anyio.sleep(0.25)
@@ -342,10 +353,9 @@ class TestBatches:
 
 class TestIsolationLevels:
     @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-    async def test_any_default_will_do(self, postgres_database, unique, sql, level):
-        database = postgres_database.rpartition("/")[2]
-        await sql(f"ALTER DATABASE \"{database}\" SET default_transaction_isolation = '{level}'")
-        async with PostgresProvider(postgres_database) as one, PostgresProvider(postgres_database) as two:
+    async def test_any_default_will_do(self, database, unique, level):
+        database += f"?default_transaction_isolation={level.replace(' ', '%20')}"
+        async with PostgresProvider(database) as one, PostgresProvider(database) as two:
             await use_everything(one, unique)
             for _ in range(10):
                 answers = await asyncio.gather(
@@ -367,7 +377,7 @@ class TestIsolationLevels:
 
 
 class TestSchema:
-    async def test_twenty_processes_that_start_together_agree(self, postgres_database, unique):
+    async def test_twenty_processes_that_start_together_agree(self, database, unique):
         program = """
             import asyncio, os, sys
             from grelmicro.coordination import postgres
@@ -402,7 +412,7 @@ class TestSchema:
             assert os.read(won, 100) == b".|"
         """
         done = await anyio.run_process(
-            [sys.executable, "-c", textwrap.dedent(program), postgres_database, unique], check=False
+            [sys.executable, "-c", textwrap.dedent(program), database, unique], check=False
         )
         assert done.returncode == 0, done.stderr.decode()
 
@@ -417,12 +427,12 @@ class TestSchema:
 
     @pytest.mark.parametrize("adapter", ADAPTERS)
     async def test_who_may_not_create_is_told_what_to_run(
-        self, postgres_server, postgres_database, unique, sql, adapter
+        self, postgres_server, database, unique, sql, adapter
     ):
         await sql(f'CREATE ROLE "{unique}" LOGIN')
-        database = postgres_database.rpartition("/")[2]
+        name = database.rpartition("/")[2]
         schema = f'S"{unique}'
-        async with PostgresProvider(postgres_server.url_of(database, unique)) as provider:
+        async with PostgresProvider(postgres_server.url_of(name, unique)) as provider:
             backend = adapter(provider=provider, table_name='ta"ble', schema=schema)
 
             async def use():
@@ -463,10 +473,10 @@ class TestSchema:
         with pytest.raises(asyncpg.UndefinedColumnError):
             await locks.locked(name=unique)
 
-    async def test_a_read_only_server_is_an_error(self, postgres_database, unique, sql):
-        async with PostgresProvider(postgres_database) as provider:
+    async def test_a_read_only_server_is_an_error(self, database, unique, sql):
+        async with PostgresProvider(database) as provider:
             await use_everything(provider, unique)
-        async with PostgresProvider(f"{postgres_database}?default_transaction_read_only=on") as provider:
+        async with PostgresProvider(f"{database}?default_transaction_read_only=on") as provider:
             for call in (
                 provider.lock().acquire(name=unique, token="b", duration=LONG),
                 provider.lock().release(name=unique, token="b"),

@@ -69,6 +69,8 @@ class Batcher:
         """The lane that will take what is ready as soon as it has a connection."""
         self._max_lanes = _MAX_LANES
         self._unsticking = False
+        self._connected = 0
+        self._attempts = 0
         self._last_size = 1
         """How many calls were sent together last: company may be expected if there was some."""
 
@@ -85,6 +87,7 @@ class Batcher:
         if token is not None and not isinstance(token, str):  # pyright: ignore[reportUnnecessaryIsInstance] - as above
             raise TypeError(f"token: must be a string, not {type(token).__name__}")
         call = Call(statement, name, token, arguments, self._loop.create_future())
+        call.attempt = self._attempts
         if self._lanes or self._last_size > 1 or not self._send_at_once(call):
             self._queues.add(call)
             self._open_lanes()
@@ -100,6 +103,7 @@ class Batcher:
             return False
         self._queues.add_under_way(call, connection)
         self._lanes += 1
+        self._connected += 1
         connections.begin()
         self._count((call,))
         _Lone(self, connection, call)
@@ -108,6 +112,7 @@ class Batcher:
     def lone_answered(self, lone: _Lone, rows: list[asyncpg.Record]) -> None:
         """See to the reply of a call that was sent at once."""
         self._lanes -= 1
+        self._connected -= 1
         self.connections.end()
         self._queues.answer(lone.calls, lone.request.decide, rows)
         if self._collector is not None and self._collector.is_due:
@@ -119,6 +124,7 @@ class Batcher:
     def lone_failed(self, lone: _Lone, error: BaseException) -> None:
         """See to a call that was sent at once and failed."""
         self._lanes -= 1
+        self._connected -= 1
         self.connections.end()
         for call in lone.calls:
             call.connection = None
@@ -143,15 +149,8 @@ class Batcher:
             self._open_lanes()
             return await self._send(connection, calls)
 
-        def fail(error: Exception) -> None:
-            if self._lanes > 1:  # the others, which have a connection, will see to what is ready
-                self._max_lanes = 1
-                self._loop.call_later(_CROWDED, self._end_crowd)
-            else:
-                queues.fail_ready(error)
-
         try:
-            await self._serve(lambda: bool(queues.ready), send, fail)
+            await self._serve(lambda: bool(queues.ready), send)
         finally:
             self._has_gathered(lane)
             self._lanes -= 1
@@ -164,12 +163,7 @@ class Batcher:
             return await self._failed(connection, lone.calls, failures.pop())
 
         try:
-            await self._serve(
-                lambda: bool(failures),
-                see_to,
-                lambda error: self._queues.fail(lone.calls, error),
-                lone.connection,
-            )
+            await self._serve(lambda: bool(failures), see_to, lone.connection)
         finally:
             self._open_lanes()
 
@@ -185,14 +179,10 @@ class Batcher:
             return await self._send(remaining, queues.gather_stuck(most=1))
 
         try:
-            await self._serve(lambda: bool(queues.stuck), send, queues.fail_stuck)
+            await self._serve(lambda: bool(queues.stuck), send)
         finally:
             self._unsticking = False
             self._open_lanes()
-
-    def _end_crowd(self) -> None:
-        self._max_lanes = _MAX_LANES
-        self._open_lanes()
 
     def _has_gathered(self, lane: object) -> None:
         if self._gathering is lane:
@@ -202,26 +192,46 @@ class Batcher:
         self,
         is_needed: Callable[[], bool],
         send: Callable[[Connection], Awaitable[Connection | None]],
-        fail: Callable[[Exception], None],
         connection: Connection | None = None,
     ) -> None:
         """Have a connection, replaced when lost, for as long as it is needed."""
         try:
             while is_needed():
                 if connection is None:
-                    connection = await self.connections.take()
-                connection = await send(connection)
+                    connection = await self._connect()
+                if connection is None:
+                    return
+                self._connected += 1
+                try:
+                    connection = await send(connection)
+                finally:
+                    self._connected -= 1
             if connection is not None:
                 await self._finish(connection)
                 connection = None
         except asyncio.CancelledError:
             self._queues.fail_all(OutOfContextError("PostgresProvider was closed before the answer came"))
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
-            fail(cannot("cannot be reached", self.connections.where, error))
         finally:
             if connection is not None:
                 self.connections.drop(connection)
+
+    async def _connect(self) -> Connection | None:
+        self._attempts += 1
+        attempt = self._attempts
+        try:
+            return await self.connections.take()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
+            if self._connected:  # who has a connection will see to the calls
+                self._max_lanes = 1
+                self._loop.call_later(_CROWDED, self._end_crowd)
+            else:
+                self._queues.fail_before(attempt, cannot("cannot be reached", self.connections.where, error))
+            return None
+
+    def _end_crowd(self) -> None:
+        self._max_lanes = _MAX_LANES
+        self._open_lanes()
 
     async def _send(self, connection: Connection, calls: Sequence[Call]) -> Connection | None:
         """Send calls of one kind and see to what follows. Returns the connection, if it still is of use."""

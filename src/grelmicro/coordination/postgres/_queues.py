@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from grelmicro.coordination.postgres._statement import UNDECIDED
-from grelmicro.providers._postgres.connections import is_closed
+from grelmicro.providers._postgres.connections import terminate
 from grelmicro.providers._postgres.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ class Queues:
         """Let calls be sent again, on request each by itself."""
         for call in calls:
             call.alone = call.alone or alone
-            if call.stuck:
+            if call.is_pointless:
+                self._leave(call)
+            elif call.stuck:
                 self.stuck.append(call)
             else:
                 self._make_ready(call)
@@ -140,16 +142,12 @@ class Queues:
             call.fail(error if number == 0 else _copy(error))
             self._leave(call)
 
-    def fail_ready(self, error: Exception) -> None:
-        """Fail what is ready."""
-        ready, self.ready = self.ready, {}
-        for calls in ready.values():
-            self.fail(calls, error)
-
-    def fail_stuck(self, error: Exception) -> None:
-        """Fail what is stuck."""
-        stuck, self.stuck = self.stuck, deque()
-        self.fail(stuck, error)
+    def fail_before(self, attempt: int, error: Exception) -> None:
+        """Fail what can be sent and was made before that attempt to find a connection."""
+        calls = [call for calls in self.ready.values() for call in calls] + list(self.stuck)
+        self.ready, self.stuck = {}, deque()
+        self.put_back(call for call in calls if call.attempt >= attempt)
+        self.fail([call for call in calls if call.attempt < attempt], error)
 
     def fail_all(self, error: Exception) -> None:
         """Fail every call, for good."""
@@ -199,8 +197,8 @@ class Queues:
 
     def _expire(self, call: Call) -> None:
         call.expired = True
-        if call.connection is not None and not is_closed(call.connection):
-            call.connection.terminate()
+        if call.connection is not None:
+            terminate(call.connection)
         call.fail(TimeoutError(f"no answer from PostgreSQL within {self._call_timeout:g} s"))
 
 

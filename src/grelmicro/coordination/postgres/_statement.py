@@ -88,6 +88,8 @@ class Call:
     """Its time is over."""
     connection: Connection | None = None
     """The connection on which it was sent at once."""
+    attempt = 0
+    """How many times its batcher had begun to look for a connection when it was made."""
     behind = 0
     """How many calls waited behind it when it was sent."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -43,6 +44,12 @@ def is_closed(connection: Connection) -> bool:
         return connection.is_closed()
     except asyncpg.InterfaceError:
         return True  # it has left the pool's books already
+
+
+def terminate(connection: Connection) -> None:
+    """End a connection, and have it leave its pool if it is in there."""
+    with suppress(asyncpg.InterfaceError):  # it has left
+        connection.terminate()
 
 
 class Resets:
@@ -87,9 +94,7 @@ class Connections:
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._overdue: Timeouts[Connection] = Timeouts(
-            call_timeout, lambda connection: connection.terminate()
-        )
+        self._overdue: Timeouts[Connection] = Timeouts(call_timeout, terminate)
         self._anonymous = transaction_pooling
         self._direct: set[int] = set()
         self._explicit = False
@@ -147,23 +152,32 @@ class Connections:
         kept = self.take_kept()
         if kept is not None:
             return kept
-        self._waiting += 1
-        try:
-            connection = await self.pool.acquire(timeout=self.call_timeout)
-        finally:
-            self._waiting -= 1
-        if self._anonymous is None and connection.get_server_pid() not in self._direct:
+        for last in (False, True):
+            self._waiting += 1
+            try:
+                connection = await self.pool.acquire(timeout=self.call_timeout)
+            finally:
+                self._waiting -= 1
+            if self._anonymous is not None or connection.get_server_pid() in self._direct:
+                return connection
             try:
                 await self._look_for_pooler(connection)
-            except BaseException:
+            except BaseException as error:
                 self.drop(connection)
-                raise
-        return connection
+                if last or not isinstance(error, _GONE):
+                    raise
+                await self.distrust()
+            else:
+                return connection
+        raise AssertionError("the last turn ends the loop")
 
     def take_kept(self) -> Connection | None:
         """Borrow the connection that is at hand, if there is one. Give or keep it, or drop it."""
         kept, self._kept = self._kept, None
-        return None if kept is None or is_closed(kept) else kept
+        if kept is not None and is_closed(kept):
+            self.drop(kept)
+            return None
+        return kept
 
     @property
     def is_plain(self) -> bool:
@@ -189,9 +203,8 @@ class Connections:
         return True
 
     def drop(self, connection: Connection) -> None:
-        """End a connection whose state is not known."""
-        if not is_closed(connection):
-            connection.terminate()
+        """End a connection whose state is not known. One that has ended may still have to leave the pool."""
+        terminate(connection)
 
     def is_lost(self, connection: Connection, error: Exception) -> bool:
         """Say whether the error means that the connection is of no more use, and the outcome not known."""
