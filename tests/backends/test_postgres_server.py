@@ -445,6 +445,8 @@ class TestSchema:
             with pytest.raises(ProviderError) as caught:
                 await use()
             assert backend.schema_sql() in str(caught.value)
+            assert "lost" not in str(caught.value)
+            assert isinstance(caught.value.__cause__, asyncpg.InsufficientPrivilegeError)
             assert "GRANT" in str(caught.value).upper()
             for statement in backend.schema_sql().split(";\n"):
                 if statement.strip():

@@ -19,7 +19,9 @@ from grelmicro.config import env_enabled, load_config
 from grelmicro.errors import OutOfContextError, SettingsValidationError
 from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT, Provider
 from grelmicro.providers._postgres.config import PLACE, PostgresConfig
-from grelmicro.providers._postgres.connections import Connections, Resets, cannot
+from grelmicro.providers._postgres.connections import Connections
+from grelmicro.providers._postgres.resets import Resets
+from grelmicro.providers._postgres.sending import cannot, terminate
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -191,9 +193,9 @@ class PostgresProvider(Provider):
             async with asyncio.timeout(self.call_timeout):
                 connection = await connections.take()
                 try:
-                    await connections.fetch(connection, "SELECT 1")
+                    await connections.sending.fetch(connection, "SELECT 1")
                 except BaseException:
-                    connections.drop(connection)
+                    terminate(connection)
                     raise
                 await connections.give(connection)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:

@@ -13,25 +13,24 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 from typing_extensions import override
 
+from grelmicro.coordination.postgres._exchange import Exchange
 from grelmicro.coordination.postgres._queues import Queues
 from grelmicro.coordination.postgres._statement import Call, Statement
-from grelmicro.errors import OutOfContextError, ProviderError
-from grelmicro.providers._postgres.connections import cannot
+from grelmicro.errors import OutOfContextError
 from grelmicro.providers._postgres.driven import Driven
+from grelmicro.providers._postgres.sending import cannot, terminate
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from grelmicro.coordination.postgres._collector import Collector
     from grelmicro.coordination.postgres._table import Table
-    from grelmicro.providers._postgres.connections import Connection, Connections
+    from grelmicro.providers._postgres.connections import Connections
+    from grelmicro.providers._postgres.sending import Connection
 
 _MAX_LANES = 4
 _CROWDED = 1.0
 """Seconds without new lanes after one found no connection while others were at work."""
-
-_NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
-_ROW_LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
 class _Lone(Driven):
@@ -60,10 +59,9 @@ class Batcher:
 
     def __init__(self, connections: Connections, table: Table, collector: Collector | None) -> None:
         self.connections = connections
-        self._table = table
-        self._collector = collector
         self._loop = asyncio.get_running_loop()
         self._queues = Queues(connections.call_timeout)
+        self._exchange = Exchange(connections, self._queues, table, collector)
         self._lanes = 0
         self._gathering: object | None = None
         """The lane that will take what is ready as soon as it has a connection."""
@@ -71,8 +69,6 @@ class Batcher:
         self._unsticking = False
         self._connected = 0
         self._attempts = 0
-        self._last_size = 1
-        """How many calls were sent together last: company may be expected if there was some."""
 
     def call(
         self, statement: Statement, name: str, token: str | None, *arguments: Any
@@ -88,7 +84,7 @@ class Batcher:
             raise TypeError(f"token: must be a string, not {type(token).__name__}")
         call = Call(statement, name, token, arguments, self._loop.create_future())
         call.attempt = self._attempts
-        if self._lanes or self._last_size > 1 or not self._send_at_once(call):
+        if self._lanes or self._exchange.last_size > 1 or not self._send_at_once(call):
             self._queues.add(call)
             self._open_lanes()
         return call.future
@@ -96,7 +92,7 @@ class Batcher:
     def _send_at_once(self, call: Call) -> bool:
         """Send a call that has no company, if a connection is at hand; waiting would be for nothing."""
         connections = self.connections
-        if not connections.is_plain or self._queues.is_busy(call.name):
+        if not connections.sending.is_plain or self._queues.is_busy(call.name):
             return False
         connection = connections.take_kept()
         if connection is None:
@@ -105,7 +101,7 @@ class Batcher:
         self._lanes += 1
         self._connected += 1
         connections.begin()
-        self._count((call,))
+        self._exchange.count((call,))
         _Lone(self, connection, call)
         return True
 
@@ -115,8 +111,8 @@ class Batcher:
         self._connected -= 1
         self.connections.end()
         self._queues.answer(lone.calls, lone.request.decide, rows)
-        if self._collector is not None and self._collector.is_due:
-            self.connections.start(self._finish(lone.connection))
+        if self._exchange.must_collect:
+            self.connections.start(self._exchange.finish(lone.connection))
         else:
             self.connections.keep(lone.connection)
         self._open_lanes()
@@ -147,7 +143,7 @@ class Batcher:
             self._has_gathered(lane)
             calls = queues.gather()
             self._open_lanes()
-            return await self._send(connection, calls)
+            return await self._exchange.send(connection, calls)
 
         try:
             await self._serve(lambda: bool(queues.ready), send)
@@ -160,7 +156,7 @@ class Batcher:
         failures = [failure]
 
         async def see_to(connection: Connection) -> Connection | None:
-            return await self._failed(connection, lone.calls, failures.pop())
+            return await self._exchange.failed(connection, lone.calls, failures.pop())
 
         try:
             await self._serve(lambda: bool(failures), see_to, lone.connection)
@@ -173,10 +169,10 @@ class Batcher:
         async def send(connection: Connection) -> Connection | None:
             """Send all of a kind, skipping locked rows, then one that waits a moment for its row."""
             calls = queues.gather_stuck()
-            remaining = await self._send(connection, calls)
+            remaining = await self._exchange.send(connection, calls)
             if remaining is None or len(calls) == 1:
                 return remaining
-            return await self._send(remaining, queues.gather_stuck(most=1))
+            return await self._exchange.send(remaining, queues.gather_stuck(most=1))
 
         try:
             await self._serve(lambda: bool(queues.stuck), send)
@@ -207,14 +203,14 @@ class Batcher:
                 finally:
                     self._connected -= 1
             if connection is not None:
-                await self._finish(connection)
+                await self._exchange.finish(connection)
                 connection = None
         except asyncio.CancelledError:
             self._queues.fail_all(OutOfContextError("PostgresProvider was closed before the answer came"))
             raise
         finally:
             if connection is not None:
-                self.connections.drop(connection)
+                terminate(connection)
 
     async def _connect(self) -> Connection | None:
         self._attempts += 1
@@ -232,80 +228,3 @@ class Batcher:
     def _end_crowd(self) -> None:
         self._max_lanes = _MAX_LANES
         self._open_lanes()
-
-    async def _send(self, connection: Connection, calls: Sequence[Call]) -> Connection | None:
-        """Send calls of one kind and see to what follows. Returns the connection, if it still is of use."""
-        if not calls:
-            return connection
-        request = (
-            calls[0].statement.for_one(calls[0]) if len(calls) == 1 else calls[0].statement.for_many(calls)
-        )
-        self._count(calls)
-        try:
-            rows = await self.connections.fetch(connection, request.sql, *request.arguments)
-        except Exception as error:  # noqa: BLE001 - each call hears of what concerns it
-            return await self._failed(connection, calls, error)
-        self._queues.answer(calls, request.decide, rows)
-        return connection
-
-    def _count(self, calls: Sequence[Call]) -> None:
-        self._last_size = len(calls)
-        if self._collector is not None and calls[0].statement.collects:
-            self._collector.count(len(calls))
-
-    async def _failed(
-        self, connection: Connection, calls: Sequence[Call], error: Exception
-    ) -> Connection | None:
-        lost = await self._refused(connection, calls, error)
-        if lost is None:
-            return connection
-        self.connections.drop(connection)
-        self._lost(calls, lost)
-        await self.connections.distrust()
-        return None
-
-    async def _refused(
-        self, connection: Connection, calls: Sequence[Call], error: Exception
-    ) -> Exception | None:
-        """See to calls whose statement failed. Returns the error instead if the connection was lost."""
-        if self.connections.is_lost(connection, error):
-            return error
-        if isinstance(error, _NO_TABLE) and not calls[0].table_missed:
-            try:
-                await self._table.create(self.connections, connection)
-            except Exception as failure:  # noqa: BLE001 - the callers hear of it
-                if self.connections.is_lost(connection, failure):
-                    return failure
-                if not isinstance(failure, ProviderError):
-                    failure = cannot("did not create a table", self.connections.where, failure)
-                self._queues.fail(calls, failure)
-                return None
-            for call in calls:
-                call.table_missed = True
-            self._queues.put_back(calls)
-        elif self.connections.adapt(error):
-            self._queues.put_back(calls)
-        elif len(calls) > 1:
-            self._queues.put_back(calls, alone=True)
-        elif isinstance(error, _ROW_LOCKED):
-            self._queues.stick(calls[0])
-        else:
-            self._queues.fail(calls, error)
-        return None
-
-    def _lost(self, calls: Sequence[Call], error: Exception) -> None:
-        """Send again, once, what was under way on a connection that was lost: repeating is harmless."""
-        again = [call for call in calls if not call.resent]
-        self._queues.fail(
-            [call for call in calls if call.resent], cannot("was lost twice", self.connections.where, error)
-        )
-        for call in again:
-            call.resent = True
-        self._queues.put_back(again)
-
-    async def _finish(self, connection: Connection) -> None:
-        collector = self._collector
-        if collector is None or not collector.is_due or await collector.run(self.connections, connection):
-            await self.connections.give(connection)
-        else:
-            self.connections.drop(connection)

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from grelmicro.providers._postgres.sending import is_lost
+
 if TYPE_CHECKING:
     from grelmicro.coordination.postgres._table import Table
-    from grelmicro.providers._postgres.connections import Connection, Connections
+    from grelmicro.providers._postgres.sending import Connection, Sending
 
 logger = logging.getLogger("grelmicro.coordination.postgres")
 
@@ -35,14 +37,14 @@ class Collector:
         """Whether it should run."""
         return self._calls >= _CALLS
 
-    async def run(self, connections: Connections, connection: Connection) -> bool:
+    async def run(self, sending: Sending, connection: Connection) -> bool:
         """Look at some rows, and say whether the connection is still of use. Failing is no harm."""
         self._calls = 0
         try:
-            rows = await connections.fetch(connection, self._sql, self._last)
+            rows = await sending.fetch(connection, self._sql, self._last)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             logger.debug("Old rows could not be collected", exc_info=True)
-            connections.adapt(error)
-            return not connections.is_lost(connection, error)
+            sending.adapt(error)
+            return not is_lost(connection, error)
         self._last = rows[0]["last"] or ""
         return True

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from grelmicro.coordination.postgres._statement import UNDECIDED
-from grelmicro.providers._postgres.connections import terminate
+from grelmicro.providers._postgres.sending import terminate
 from grelmicro.providers._postgres.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from grelmicro.coordination.postgres._statement import Call, Statement
-    from grelmicro.providers._postgres.connections import Connection
+    from grelmicro.providers._postgres.sending import Connection
 
     Decide = Callable[[Call, asyncpg.Record | None], Any]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from grelmicro.providers._postgres.connections import Connection
+    from grelmicro.providers._postgres.sending import Connection
 
 
 class Undecided(Enum):

@@ -11,7 +11,7 @@ import asyncpg
 from grelmicro.errors import ProviderError, SettingsValidationError
 
 if TYPE_CHECKING:
-    from grelmicro.providers._postgres.connections import Connection, Connections
+    from grelmicro.providers._postgres.sending import Connection, Sending
 
 _MAX_BYTES = 63
 _CREATION_LOCK = 0x67726C6D
@@ -60,7 +60,7 @@ class Table:
         """What creates the schema and the table unless they exist."""
         return f"CREATE SCHEMA IF NOT EXISTS {self._schema};\n{self._creation}\n"
 
-    async def create(self, connections: Connections, connection: Connection) -> None:
+    async def create(self, sending: Sending, connection: Connection, where: str) -> None:
         """Create the table unless it exists by now, and its schema too if that is missing.
 
         Raises:
@@ -69,14 +69,14 @@ class Table:
         take_turns = f"SELECT pg_advisory_xact_lock({_CREATION_LOCK});\n"
         try:
             try:
-                await connections.execute(connection, take_turns + self._creation)
+                await sending.execute(connection, take_turns + self._creation)
             except asyncpg.InvalidSchemaNameError:
-                await connections.execute(connection, take_turns + self.schema_sql)
+                await sending.execute(connection, take_turns + self.schema_sql)
         except (asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.DuplicateSchemaError):
             return  # somebody who does not take turns was quicker
         except (asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError) as error:
             raise ProviderError(
-                f"the table {self._name} is missing, and {connections.where} did not let this user create it "
+                f"the table {self._name} is missing, and {where} did not let this user create it "
                 f"({error}). Have somebody who may run the following, and grant this user USAGE on the "
                 f"schema and SELECT, INSERT, UPDATE and DELETE on the table:\n{self.schema_sql}"
             ) from error
