@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Most tests wait for servers and leases, so more of them fit than there are cores.
+WORKERS ?= 4
 DEMO_ARGS ?=
 
 RUN = $(VENV)/bin/python -m
@@ -14,7 +16,7 @@ demo: $(READY)
 	@$(RUN) grelmicro demo $(DEMO_ARGS)
 
 test: $(READY)
-	@$(RUN) pytest $(PYTEST_ARGS)
+	@$(RUN) pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 soak: $(READY)
 	@$(RUN) pytest -m soak --timeout=3600 $(PYTEST_ARGS)

@@ -238,15 +238,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Count the outcome for the test's variants."""
+    """Let the report say which variants it counts for, on which servers: it may travel between processes."""
     report = yield
     decisive = report.when == "call" or (report.when == "setup" and not report.passed) or report.failed
-    if decisive:
-        for variant in item.stash[_variants_of]:
-            _outcomes[variant][report.outcome] += 1
-            if isinstance(report.longrepr, tuple):
-                _skip_reasons.setdefault(variant, report.longrepr[2].removeprefix("Skipped: "))
+    report.variants = sorted(item.stash[_variants_of]) if decisive else []
+    report.servers = {name: _servers[name] for name in report.variants if name in _servers}
     return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count the outcome for the test's variants."""
+    _servers.update(getattr(report, "servers", {}))
+    for variant in getattr(report, "variants", []):
+        _outcomes[variant][report.outcome] += 1
+        if isinstance(report.longrepr, tuple):
+            _skip_reasons.setdefault(variant, report.longrepr[2].removeprefix("Skipped: "))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
