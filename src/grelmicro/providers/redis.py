@@ -60,8 +60,11 @@ class RedisConfig(BaseModel):
     `redis+cluster://h1:6379,h2:6379` (`rediss+…` with TLS), with redis-py's options in the query; those of
     the sentinels themselves begin with `sentinel_`, as `sentinel_password`."""
     host: str = Field(default="localhost", min_length=1)
+    """A name or an address."""
     port: Annotated[int, BeforeValidator(_no_bool)] = Field(default=6379, ge=1, le=65535)
+    """The port at the host."""
     db: Annotated[int, BeforeValidator(_no_bool)] = Field(default=0, ge=0)
+    """The number of the database."""
     username: str | None = None
     """Used when the URL names none."""
     password: SecretStr | None = None

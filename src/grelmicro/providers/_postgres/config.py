@@ -53,6 +53,7 @@ class PostgresConfig(BaseModel):
     host: str = Field(default="localhost", min_length=1)
     """A name, an address, or the directory of a Unix socket."""
     port: Annotated[int, BeforeValidator(_no_bool)] = Field(default=5432, ge=1, le=_MAX_PORT)
+    """The port at the host, or in the name of its Unix socket."""
     db: str | None = Field(default=None, min_length=1)
     """The database; the user's own when left out."""
     user: str | None = Field(default=None, min_length=1)
