@@ -1,11 +1,11 @@
 """Judges what the holders of one lock name wrote down: was it ever held twice, and were its fences in order?
 
-Times are seconds of one clock that all processes on a machine share (`time.monotonic`). A worker notes a grant
-after it has got it, and everything else before it does it, so what it claims never lasts longer than the truth:
-killed or frozen at any point, it has still told nothing false. A lease counts as live from the note of its
-grant until the release is sent, or until it ends by the handle's own word, whichever comes first. What a
-process does after that is the affair of fencing tokens: its writes carry one, and the resource takes no write
-with a smaller one than it has seen.
+Times are seconds of one clock that all processes on a machine share (`time.monotonic`). A worker notes a
+grant after it has got it, and everything else before it does it, so what it claims never lasts longer than
+the truth: killed or frozen at any point, it has still told nothing false. A lease counts as live from the
+note of its grant until the release is sent, or until it ends by the handle's own word, whichever comes first.
+What a process does after that is the affair of fencing tokens: its writes carry one, and the resource takes
+no write with a smaller one than it has seen.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _overlaps(grants: list[Grant]) -> Iterable[str]:
 
 
 def _disorder(grants: list[Grant]) -> Iterable[str]:
-    """Each was granted between `asked_at` and `live_from`: find those that certainly came later, with less."""
+    """Each was granted between `asked_at` and `live_from`: find what certainly came in another order."""
     by_fence = sorted(grants, key=lambda grant: grant.fence)
     begun, first = float("-inf"), None
     for grant in by_fence:

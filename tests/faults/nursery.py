@@ -1,8 +1,8 @@
 """Forks workers on command, so that a test gets many processes for the price of one start.
 
 Reads lines from its standard input, `spawn WORKER` and `quit`, and answers each with a line: the worker's
-process id, or the exit codes of those that ended by themselves. Started as
-`python -m tests.faults.nursery MODULE ARGUMENTS`; the module's `work(worker, *arguments)` runs in each worker.
+process id, or the exit codes of all. Started as `python -m tests.faults.nursery MODULE ARGUMENTS`; the
+module's `work(worker, *arguments)` runs in each worker.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def main() -> None:
         if pid == 0:
             _run(work, worker, arguments)
         children[pid] = worker
-        print(pid, flush=True)
+        print(pid, flush=True)  # noqa: T201
     for pid, worker in children.items():
         _, status = os.waitpid(pid, 0)
-        print(worker, os.waitstatus_to_exitcode(status), flush=True)
+        print(worker, os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201
 
 
 def _run(work: object, worker: str, arguments: list[str]) -> None:

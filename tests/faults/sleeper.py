@@ -16,7 +16,7 @@ SERVER, URL, NAME, LEASE = sys.argv[1:]
 
 
 def tell(**facts: object) -> None:
-    print(json.dumps(facts), flush=True)
+    print(json.dumps(facts), flush=True)  # noqa: T201
 
 
 async def main() -> None:

@@ -33,7 +33,7 @@ async def test_a_process_frozen_past_its_lease_cannot_pass_for_the_holder(server
     server = request.node.callspec.params["server_place"]
     resource = Resource()
     command = [sys.executable, "-m", "tests.faults.sleeper", server, server_place.url, unique, str(LEASE)]
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: ASYNC220 - nothing else runs meanwhile
         command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as sleeper:
         try:

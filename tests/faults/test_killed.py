@@ -10,7 +10,7 @@ import pytest
 
 from grelmicro.testing.conformance._base import concurrently
 from tests.faults.processes import Nursery
-from tests.lock.places import lock_on
+from tests.lock.places import lock_on, until
 
 LEASE = 1.0
 SLACK = 1.0
@@ -22,7 +22,7 @@ async def test_a_holder_killed_at_a_random_point_leaves_the_lock_free_within_its
     server_place, unique, runs, request
 ):
     seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    print(f"seed {seed}")  # noqa: T201
     chance = random.Random(seed)
     server = request.node.callspec.params["server_place"]
     names = [f"{unique}-{number}" for number in range(runs)]
@@ -40,18 +40,11 @@ async def test_a_holder_killed_at_a_random_point_leaves_the_lock_free_within_its
                 some = names[batch : batch + 15]
                 for name in some:
                     nursery.spawn(name)
-                await until_used(backend, some)
+                for name in some:  # held most of the time from its beginning on
+                    await until(partial(backend.locked, name=name))
                 await concurrently([partial(kill_and_take, nursery, name) for name in some])
         lasting = [key for key in await endless(server, backend) if unique in key]
         assert lasting == []
-
-
-async def until_used(backend, names):
-    """Wait until each worker has begun: its lock is held most of the time."""
-    with anyio.fail_after(20):
-        for name in names:
-            while not await backend.locked(name=name):
-                await anyio.sleep(0.002)
 
 
 async def endless(server, backend):

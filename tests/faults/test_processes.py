@@ -50,7 +50,7 @@ class Storm:
                 if self.strikes:
                     self._strike(nursery)
             for worker in list(self.frozen):
-                await anyio.sleep(self.frozen[worker] - anyio.current_time())
+                await anyio.sleep_until(self.frozen[worker])
                 self._thaw(nursery)
             self.codes = await anyio.to_thread.run_sync(nursery.finish)
 
@@ -95,7 +95,7 @@ class Storm:
         assert self.stood_still
         grants = [grant for worker, one in notes.items() for grant in grants_of(worker, one)]
         lost = [note for one in notes.values() for note in one if note["event"] == "lost"]
-        print(f"{self.server}: {self.started} processes, {len(grants)} grants, {len(lost)} leases lost")
+        print(f"{self.server}: {self.started} processes, {len(grants)} grants, {len(lost)} leases lost")  # noqa: T201
         assert faults(grants) == []
         assert len(grants) > 10 * self.seconds, "hardly anything happened"
         assert lost, "nobody stood still past a lease that it held"
@@ -116,7 +116,7 @@ class Storm:
 @pytest.mark.parametrize("seconds", [6, pytest.param(10, marks=pytest.mark.soak)])
 async def test_six_processes_never_hold_a_lock_at_the_same_time(request, unique, tmp_path, seconds):
     seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    print(f"seed {seed}")  # noqa: T201
     storms = [
         Storm(server, request.getfixturevalue(f"{server}_url"), unique, seconds, seed, tmp_path / server)
         for server in SERVERS

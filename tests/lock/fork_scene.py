@@ -84,7 +84,7 @@ async def main() -> None:
     async with lock.backend:
         assert threading.active_count() == 1
         # Not in the loop's own callbacks: a fork inside a running loop would run it twice.
-        print(json.dumps(await parent()))
+        print(json.dumps(await parent()))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ async def main() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, go.set)
     async with new_provider(SERVER, URL).lock() as backend:
         await take_and_free(backend, NAME)
-        print("ready", flush=True)
+        print("ready", flush=True)  # noqa: T201
         await go.wait()
         await lock_on(backend, NAME).acquire()
         await asyncio.Event().wait()

@@ -60,7 +60,7 @@ async def main():
     seen["thread"] = await anyio.to_thread.run_sync(thread)
     seen["order"] = order
     seen["free"] = not await lock.locked()
-    print(json.dumps(seen))
+    print(json.dumps(seen))  # noqa: T201
 
 
 asyncio.run(main())

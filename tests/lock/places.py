@@ -229,7 +229,14 @@ def lock_on(backend: LockBackend, name: str, **settings: Any) -> Lock:
 
 
 async def take_and_free(backend: LockBackend, name: str) -> None:
-    """Show that nobody holds the name any more: another client gets it, long before a lease would have ended."""
+    """Show that nobody holds the name any more: another client gets it, long before a lease would end."""
     lock = lock_on(backend, name)
     await lock.acquire(timeout=SOON)
     await lock.release()
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for something that nobody announces."""
+    with anyio.fail_after(SOON):
+        while not await condition():  # noqa: ASYNC110 - as the name says
+            await anyio.sleep(0.002)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -12,49 +11,97 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from grelmicro.coordination import LockNotOwnedError, LockTimeoutError
-from grelmicro.testing.conformance._base import cancelled_by_scope, cancelled_natively, concurrently
+from grelmicro.testing.conformance._base import cancelled_natively, concurrently
 from tests.lock.places import LEASE, SOON, lock_on, take_and_free
 
 TURNS = range(21)
 
-HOLD_BACK = [0.3, pytest.param(1.0, marks=pytest.mark.soak)]
+HELD_BACK = [0.1, pytest.param(1.0, marks=pytest.mark.soak)]
+"""Seconds between the last cancellation and the first reply."""
 
 
-async def cancelled_by_timeout(call, turns, *, after):
-    """Let `asyncio.timeout` end the call that many turns after `after`; say whether that was too late."""
-    limits = []
+class Interrupted:
+    """A call in a task of its own that can be cancelled in one of three ways."""
 
-    async def run():
-        async with asyncio.timeout(None) as limit:
-            limits.append(limit)
-            await call()
+    def __init__(self, how, call):
+        self.how, self.call = how, call
+        self.finished = False
+        self.scope = anyio.CancelScope()
+        self.limit = asyncio.timeout(None)
+        self.task = asyncio.create_task(getattr(self, how)())
 
-    task = asyncio.create_task(run())
-    await after.wait()
-    for _ in range(turns):
-        await checkpoint()
-    if task.done():
-        task.result()
-        return True
-    limits[0].reschedule(asyncio.get_running_loop().time())
-    with pytest.raises(TimeoutError):
-        await task
-    return False
+    async def native(self):
+        await self.call()
+        self.finished = True
+
+    async def anyio(self):
+        with self.scope:
+            await self.call()
+            self.finished = True
+
+    async def timeout(self):
+        async with self.limit:
+            await self.call()
+            self.finished = True
+
+    def cancel(self):
+        match self.how:
+            case "native":
+                self.task.cancel()
+            case "anyio":
+                self.scope.cancel()
+            case "timeout":
+                self.limit.reschedule(asyncio.get_running_loop().time())
+
+    async def end(self):
+        """Wait for the end, which must be a cancellation that arrived."""
+        await asyncio.wait([self.task])
+        match self.how:
+            case "native":
+                assert self.task.cancelled()
+            case "anyio":
+                assert self.task.exception() is None
+                assert self.scope.cancelled_caught
+            case "timeout":
+                assert type(self.task.exception()) is TimeoutError
+        assert self.finished is False
 
 
-CANCELLATIONS = {
-    "anyio": cancelled_by_scope,
-    "native": cancelled_natively,
-    "timeout": cancelled_by_timeout,
-}
+class HeldBack:
+    """Replies are held back from when everybody is ready until a while after everybody was cancelled."""
+
+    def __init__(self, network, seconds, uses):
+        self.network, self.seconds, self.uses = network, seconds, uses
+        self.to_cancel = len(uses)
+        self.all_cancelled = anyio.Event()
+
+    async def run(self):
+        for use in self.uses:
+            await use.ready.wait()
+        self.network.black_hole(to_server=False)
+        for use in self.uses:
+            use.go.set()
+        await self.all_cancelled.wait()
+        await anyio.sleep(self.seconds)
+        self.network.heal()
+
+    async def cancel(self, use, turns, cancel):
+        """Cancel a use that many turns after its last call began."""
+        await use.started.wait()
+        for _ in range(turns):
+            await checkpoint()
+        cancel()
+        self.to_cancel -= 1
+        if not self.to_cancel:
+            self.all_cancelled.set()
 
 
 class Use:
-    """What a task does until it is cancelled: up to `ready` undisturbed, after `go` with replies held back."""
+    """What a task does until it is cancelled: undisturbed up to `ready`, with late replies after `go`."""
 
-    def __init__(self, lock, go):
-        self.lock, self.go = lock, go
-        self.ready, self.started = anyio.Event(), anyio.Event()
+    def __init__(self, lock):
+        self.lock = lock
+        self.ready, self.go, self.started = anyio.Event(), anyio.Event(), anyio.Event()
 
     async def wait(self):
         self.ready.set()
@@ -101,82 +148,62 @@ OPERATIONS = [
 ]
 
 
-@pytest.mark.parametrize("seconds", HOLD_BACK)
+@pytest.mark.parametrize("seconds", HELD_BACK)
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_cancelled_at_any_turn_with_the_reply_held_back_nothing_stays_held(
     place, near, unique, operation, seconds
 ):
     async with place.far() as (backend, network):
-        go = anyio.Event()
-        runs = [(f"{unique}-{how}-{turns}", how, turns) for how in CANCELLATIONS for turns in TURNS]
-        uses = [Use(lock_on(backend, name), go) for name, _, _ in runs]
+        await take_and_free(backend, unique)
+        runs = [(how, turns) for how in ("anyio", "native", "timeout") for turns in TURNS]
+        uses = {run: Use(lock_on(backend, f"{unique}-{run[0]}-{run[1]}")) for run in runs}
+        held_back = HeldBack(network, seconds, uses.values())
 
-        too_late = []
+        async def run(use, how, turns):
+            interrupted = Interrupted(how, getattr(use, operation))
+            await held_back.cancel(use, turns, interrupted.cancel)
+            await interrupted.end()
+            await take_and_free(near, use.lock.name)
+
+        await concurrently([held_back.run, *(partial(run, use, *one) for one, use in uses.items())])
 
         async def works(lock):
             async with lock as handle:
                 assert await near.owned(name=lock.name, token=handle.token) is True
 
-        async def run(use, name, how, turns):
-            too_late.append(await CANCELLATIONS[how](getattr(use, operation), turns, after=use.started))
-            await take_and_free(near, name)
-
-        async def start():
-            for use in uses:
-                await use.ready.wait()
-            network.delay(seconds)
-            go.set()
-
-        await concurrently([start, *(partial(run, use, *one) for use, one in zip(uses, runs, strict=True))])
-        assert sum(too_late) < len(runs) / 2, "the replies were not held back"
-        network.heal()
-        await concurrently([partial(works, use.lock) for use in uses])
+        await concurrently([partial(works, use.lock) for use in uses.values()])
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_a_task_that_survives_its_cancellation_can_acquire_again(place, near, unique, operation):
     async with place.far() as (backend, network):
-        go = anyio.Event()
-        interrupted = []
-        uses = {f"{unique}-{turns}": Use(lock_on(backend, f"{unique}-{turns}"), go) for turns in TURNS}
+        await take_and_free(backend, unique)
+        uses = {turns: Use(lock_on(backend, f"{unique}-{turns}")) for turns in TURNS}
+        held_back = HeldBack(network, 0.05, uses.values())
 
-        async def run(name, use, turns):
-            limits = []
+        async def run(use, turns):
+            limit = asyncio.timeout(None)
 
-            async def limit():
-                await use.started.wait()
-                for _ in range(turns):
-                    await checkpoint()
-                limits[0].reschedule(asyncio.get_running_loop().time())
+            def cancel():
+                limit.reschedule(asyncio.get_running_loop().time())
 
-            task = asyncio.create_task(limit())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None) as scope:
-                    limits.append(scope)
+            cancelling = asyncio.create_task(held_back.cancel(use, turns, cancel))
+            with pytest.raises(TimeoutError):
+                async with limit:
                     await getattr(use, operation)()
-            await task
-            interrupted.append(scope.expired())
+            await cancelling
             handle = await use.lock.acquire(timeout=SOON)
-            assert await near.owned(name=name, token=handle.token) is True
+            assert await near.owned(name=use.lock.name, token=handle.token) is True
             await use.lock.release()
 
-        async def start():
-            for use in uses.values():
-                await use.ready.wait()
-            network.delay(0.2)
-            go.set()
-
-        await concurrently(
-            [start, *(partial(run, name, use, turns) for turns, (name, use) in enumerate(uses.items()))]
-        )
-        assert sum(interrupted) > len(TURNS) / 2, "the replies were not held back"
+        await concurrently([held_back.run, *(partial(run, use, turns) for turns, use in uses.items())])
 
 
 async def test_an_interrupted_extend_leaves_the_lock_held_by_the_task(place, near, unique):
     async with place.far() as (backend, network):
         lock = lock_on(backend, unique)
         handle = await lock.acquire()
-        network.delay(0.2)
+        network.delay(0.05)
         for turns in range(6):
             with anyio.move_on_after(turns * 0.001):
                 await lock.extend()
@@ -245,7 +272,7 @@ async def test_every_answer_belongs_to_its_own_call_after_random_cancellations(
     server_place, unique, rounds, request
 ):
     seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    print(f"seed {seed}")  # noqa: T201
     chance = random.Random(seed)
     settings = {"pool_max_size": 1} if request.node.callspec.params["server_place"] == "postgres" else {}
     async with server_place.near(**settings) as backend, server_place.near() as other:

@@ -9,7 +9,7 @@ import pytest
 
 from grelmicro.coordination import Lock
 from grelmicro.coordination import errors as e
-from tests.lock.places import SERVERS, SOON, lock_on, new_provider, take_and_free
+from tests.lock.places import SERVERS, SOON, lock_on, new_provider, take_and_free, until
 
 OPERATIONS = {
     "acquire": (lambda lock: lock.acquire(), e.LockAcquireError),
@@ -166,9 +166,11 @@ async def test_a_grant_that_cannot_be_is_an_error_and_given_back(grant):
     lock = lock_on(backend, "x")
     with pytest.raises(e.LockAcquireError):
         await lock.acquire()
-    with anyio.fail_after(SOON):
-        while not backend.released:
-            await anyio.sleep(0.001)
+
+    async def given_back():
+        return bool(backend.released)
+
+    await until(given_back)
     with pytest.raises(e.LockNotOwnedError):
         await lock.release()
 

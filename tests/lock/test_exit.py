@@ -33,10 +33,16 @@ async def test_leaving_a_block_on_a_dead_network_ends_in_time_and_says_so(place,
     async with place.far(**settings) as (backend, network):
         await take_and_free(backend, unique)
         lock = lock_on(backend, unique, lease_duration=lease)
-        with pytest.raises(LockReleaseError) as caught:
+
+        async def use():
+            nonlocal start
             async with lock:
                 network.black_hole()
                 start = time.perf_counter()
+
+        start = 0.0
+        with pytest.raises(LockReleaseError) as caught:
+            await use()
         assert time.perf_counter() - start < 2
         assert caught.value.__cause__ is not None
         with pytest.raises(LockNotOwnedError):  # the block is over
@@ -47,11 +53,17 @@ async def test_a_bodys_own_error_leaves_a_dead_network_too(place, unique, bound_
     settings, lease = bound_by
     async with place.far(**settings) as (backend, network):
         await take_and_free(backend, unique)
-        with caplog.at_level(logging.WARNING, "grelmicro"), pytest.raises(BodyError) as caught:
+
+        async def use():
+            nonlocal start
             async with lock_on(backend, unique, lease_duration=lease):
                 network.black_hole()
                 start = time.perf_counter()
                 raise BodyError
+
+        start = 0.0
+        with caplog.at_level(logging.WARNING, "grelmicro"), pytest.raises(BodyError) as caught:
+            await use()
         assert time.perf_counter() - start < 2
         assert unique in caught.value.__notes__[0]
         assert any(unique in record.message for record in caplog.records)
@@ -122,20 +134,27 @@ async def test_a_lease_that_somebody_ended_is_reported_by_a_body_that_was_fine(n
 
 
 async def test_a_lease_that_somebody_ended_is_a_note_on_the_bodys_own_error(near, unique):
-    with pytest.raises(BodyError) as caught:
+    async def use():
         async with lock_on(near, unique) as handle:
             await near.release(name=unique, token=handle.token)
             raise BodyError
+
+    with pytest.raises(BodyError) as caught:
+        await use()
     assert unique in caught.value.__notes__[0]
 
 
 async def test_a_timeout_around_a_block_stays_a_timeout(far, near, unique):
     backend, network = far
     await take_and_free(backend, unique)
-    with pytest.raises(TimeoutError):
+
+    async def use():
         async with asyncio.timeout(0.1), lock_on(backend, unique):
             network.delay(0.2)
             await anyio.sleep_forever()
+
+    with pytest.raises(TimeoutError):
+        await use()
     await take_and_free(near, unique)
 
 

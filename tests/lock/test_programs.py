@@ -50,7 +50,7 @@ async def test_a_program_interrupted_while_it_acquires_leaves_nothing_held(reque
     place = place_of(server)
     with Proxy(place.address) as proxy:
         command = [sys.executable, "-m", "tests.lock.interrupted_scene", server, proxy.url(place.url), unique]
-        with subprocess.Popen(
+        with subprocess.Popen(  # noqa: ASYNC220 - nothing else runs meanwhile
             command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as program:
             try:

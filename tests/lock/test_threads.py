@@ -19,7 +19,7 @@ from grelmicro.coordination import (
 )
 from grelmicro.coordination.memory import MemoryLockAdapter
 from grelmicro.errors import OutOfContextError
-from tests.lock.places import LEASE, SOON, lock_on, take_and_free
+from tests.lock.places import LEASE, SOON, lock_on, take_and_free, until
 
 
 @pytest.fixture
@@ -358,16 +358,16 @@ async def test_threads_that_wait_with_a_timeout_let_the_holder_have_one_in_the_e
         else:
             lock.from_thread.release()
 
-    async with anyio.create_task_group() as tasks:
-        async with lock:
-            for _ in range(40):
-                tasks.start_soon(partial(anyio.to_thread.run_sync, wait, limiter=pool))
-            with anyio.fail_after(SOON):
-                while len(waiting) < 40:
-                    await anyio.sleep(0.01)
-            assert pool.available_tokens == 0
-            with anyio.fail_after(SOON):
-                await anyio.to_thread.run_sync(threading.get_ident, limiter=pool)
+    async def all_wait():
+        return len(waiting) == 40
+
+    async with anyio.create_task_group() as tasks, lock:
+        for _ in range(40):
+            tasks.start_soon(partial(anyio.to_thread.run_sync, wait, limiter=pool))
+        await until(all_wait)
+        assert pool.available_tokens == 0
+        with anyio.fail_after(SOON):
+            await anyio.to_thread.run_sync(threading.get_ident, limiter=pool)
     assert outcomes
     await take_and_free(near, unique)
 
