@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 
@@ -17,8 +18,11 @@ from grelmicro.testing.conformance import (
     LeaderElectionBackendSuite,
     LockBackendSuite,
     LockSuite,
+    QueueingLockBackendSuite,
     ScheduleBackendSuite,
+    WakingElectionBackendSuite,
 )
+from grelmicro.testing.conformance._base import concurrently
 
 FIXTURES = {"kubernetes": "strict_kube", "kube-apiserver": "kube_api"}
 
@@ -29,13 +33,17 @@ def place(request):
 
 
 @pytest.fixture
-async def providers(request, place):
+def kube(request, place):
+    return request.getfixturevalue(FIXTURES[place])
+
+
+@pytest.fixture
+async def providers(kube):
     """Make providers of one place, each with connections and sights of its own."""
     async with AsyncExitStack() as stack:
 
         async def make():
-            kubeconfig = request.getfixturevalue(FIXTURES[place]).kubeconfig
-            return await stack.enter_async_context(KubernetesProvider(kubeconfig=kubeconfig))
+            return await stack.enter_async_context(KubernetesProvider(kubeconfig=kube.kubeconfig))
 
         yield make
 
@@ -50,6 +58,18 @@ class Known:
 
 class TestLocks(Known, LockBackendSuite):
     many = 200
+    racers = 25
+
+    @pytest.fixture(autouse=True)
+    def losing(self, kube, unique):
+        """Delete what this test stored, unless the cluster is somebody else's."""
+        self.keeps_fence_after_data_loss = hasattr(kube, "delete")
+        self.kube, self.unique_part = kube, unique
+
+    async def lose_data(self):
+        for lease, body in self.kube.leases().items():
+            if self.unique_part in body["metadata"].get("annotations", {}).get("grelmicro/name", ""):
+                self.kube.delete(lease)
 
     @pytest.fixture
     async def backend(self, providers):
@@ -63,7 +83,23 @@ class TestLocks(Known, LockBackendSuite):
         return peer
 
 
+class TestQueueingLocks(Known, QueueingLockBackendSuite):
+    @pytest.fixture
+    async def processes(self, providers, unique):
+        backends = [(await providers()).lock() for _ in range(4)]
+        self.look = lambda: concurrently([partial(backend.locked, name=unique) for backend in backends])
+        return backends
+
+
+class TestWakingElections(WakingElectionBackendSuite):
+    @pytest.fixture
+    async def processes(self, providers):
+        return [(await providers()).leaderelection() for _ in range(3)]
+
+
 class TestElections(Known, LeaderElectionBackendSuite):
+    racers = 25
+
     @pytest.fixture
     async def backend(self, providers):
         async with KubernetesLeaderElectionAdapter(provider=await providers()) as backend:
@@ -77,6 +113,8 @@ class TestElections(Known, LeaderElectionBackendSuite):
 
 
 class TestSchedules(ScheduleBackendSuite):
+    racers = 25
+
     @pytest.fixture
     async def backend(self, providers):
         async with KubernetesScheduleAdapter(provider=await providers()) as backend:

@@ -16,7 +16,9 @@ from grelmicro.testing.conformance import (
     LeaderElectionBackendSuite,
     LockBackendSuite,
     LockSuite,
+    QueueingLockBackendSuite,
     ScheduleBackendSuite,
+    WakingElectionBackendSuite,
 )
 
 pytestmark = pytest.mark.variant("memory")
@@ -88,6 +90,18 @@ class TestSchedules(Quick, ScheduleBackendSuite):
     @pytest.fixture
     def peer(self, provider):
         return provider.schedule()
+
+
+class TestQueueing(Quick, QueueingLockBackendSuite):
+    @pytest.fixture
+    def processes(self, provider):
+        return tuple(provider.lock() for _ in range(4))
+
+
+class TestWakingElections(Quick, WakingElectionBackendSuite):
+    @pytest.fixture
+    def processes(self, provider):
+        return tuple(provider.leaderelection() for _ in range(3))
 
 
 class TestKinds(KindsSuite):

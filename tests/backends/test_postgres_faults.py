@@ -172,6 +172,21 @@ class TestLostConnections:
             await terminate_others(postgres_database)
             assert await locks.owned(name=unique, token="a") is True
 
+    async def test_connections_may_be_as_short_lived_as_the_user_likes(self, postgres_url, unique):
+        async with (
+            asyncpg.create_pool(
+                postgres_url, min_size=0, max_size=2, max_queries=1, max_inactive_connection_lifetime=0.01
+            ) as pool,
+            PostgresProvider.from_client(pool) as provider,
+        ):
+            locks = provider.lock()
+            for turn in range(10):
+                names = [f"{unique}-{turn}-{n}" for n in range(3)]
+                calls = [locks.acquire(name=name, token="a", duration=LONG) for name in names]
+                assert all(await asyncio.gather(*calls))
+                assert await locks.release(name=names[0], token="a") is True
+                assert await locks.owned(name=names[1], token="a") is True
+
     @pytest.mark.parametrize("call", ["acquire", "release", "claim", "lead"])
     async def test_a_reply_lost_with_its_connection_is_asked_for_again(
         self, proxy, postgres_url, unique, call

@@ -20,7 +20,9 @@ from grelmicro.testing.conformance import (
     KindsSuite,
     LeaderElectionBackendSuite,
     LockBackendSuite,
+    QueueingLockBackendSuite,
     ScheduleBackendSuite,
+    WakingElectionBackendSuite,
 )
 
 CLIENT_OPTIONS = {
@@ -81,10 +83,8 @@ def _provider(request, place):
     raise AssertionError(place)
 
 
-class TestLocks(LockBackendSuite):
+class OnServers:
     """Time passes for real on one server; elsewhere the remaining time of each lock is cut."""
-
-    keeps_fence_after_data_loss = True
 
     @pytest.fixture(autouse=True)
     def situation(self, request, place, unique):
@@ -104,13 +104,17 @@ class TestLocks(LockBackendSuite):
         else:
             self._everywhere(CUT_TIME, self.unique_part, round(seconds * 1000))
 
-    async def lose_data(self):
-        self._everywhere(FORGET)
-
     def _everywhere(self, script, *arguments):
         for url in self.urls:
             with BlockingRedis.from_url(url) as client:
                 client.eval(script, 0, *arguments)
+
+
+class TestLocks(OnServers, LockBackendSuite):
+    keeps_fence_after_data_loss = True
+
+    async def lose_data(self):
+        self._everywhere(FORGET)
 
     @pytest.fixture
     async def backend(self, providers):
@@ -135,6 +139,26 @@ class TestElections(LeaderElectionBackendSuite):
     @pytest.fixture
     async def peer(self, providers):
         return (await providers()).leaderelection()
+
+
+class TestQueueing(OnServers, QueueingLockBackendSuite):
+    @pytest.fixture(params=FEW_PLACES)
+    def place(self, request):
+        return request.param
+
+    @pytest.fixture
+    async def processes(self, providers):
+        return tuple([(await providers()).lock() for _ in range(4)])
+
+
+class TestWakingElections(WakingElectionBackendSuite):
+    @pytest.fixture(params=FEW_PLACES)
+    def place(self, request):
+        return request.param
+
+    @pytest.fixture
+    async def processes(self, providers):
+        return tuple([(await providers()).leaderelection() for _ in range(3)])
 
 
 class TestSchedules(ScheduleBackendSuite):

@@ -12,6 +12,7 @@ from grelmicro.providers._kubernetes import collector as collecting
 from grelmicro.providers._kubernetes.collector import Collector
 from grelmicro.providers.kubernetes import KubernetesProvider
 from grelmicro.testing.conformance._base import concurrently
+from tests.kube.support import until
 
 LONG = 30.0
 
@@ -34,12 +35,6 @@ def retention(monkeypatch):
 @pytest.fixture
 def opened(kube):
     return lambda: KubernetesProvider(kubeconfig=kube.kubeconfig)
-
-
-async def until(condition, seconds=5):
-    with anyio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110 - the server tells nobody
-            await anyio.sleep(0.01)
 
 
 async def test_locks_used_once_are_deleted_after_a_while(kube, opened, retention, unique):

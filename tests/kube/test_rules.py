@@ -246,18 +246,33 @@ async def test_a_watch_tells_what_happens_after_a_version(api, spot):
     await api.delete("default", spot.lease, **_conditions(second))
     events = []
     with anyio.fail_after(10):
-        async for kind, body in api.watch("default", fields=fields, version=start, seconds=30):
-            events.append((kind, body["spec"].get("holderIdentity")))
-            if len(events) == 3:
-                break
+        async with api.watch("default", fields=fields, version=start, seconds=30) as told:
+            async for kind, body in told:
+                events.append((kind, body["spec"].get("holderIdentity")))
+                if len(events) == 3:
+                    break
+            await told.aclose()
     assert events == [("ADDED", None), ("MODIFIED", "b"), ("DELETED", "b")]
 
 
 async def test_a_watch_ends_when_it_was_told_to(api, spot):
-    start = (await api.page("default", fields=f"metadata.name={spot.lease}"))["metadata"]["resourceVersion"]
+    fields = f"metadata.name={spot.lease}"
+    start = (await api.page("default", fields=fields))["metadata"]["resourceVersion"]
     with anyio.fail_after(10):
-        async for _ in api.watch("default", fields=f"metadata.name={spot.lease}", version=start, seconds=1):
-            pytest.fail("nothing happened")
+        async with api.watch("default", fields=fields, version=start, seconds=1) as told:
+            assert [kind async for kind, _ in told if kind != "BOOKMARK"] == []
+
+
+async def test_a_watch_sees_only_what_its_labels_select(api, spot):
+    mine, other = (Place("default", f"{spot.lease}-{end}", "lock", "") for end in ("mine", "other"))
+    start = (await api.page("default", limit=1))["metadata"]["resourceVersion"]
+    await api.create(other, lease(other))
+    await api.create(mine, lease(mine, labels={"test": spot.lease}))
+    with anyio.fail_after(10):
+        async with api.watch("default", labels=f"test={spot.lease}", version=start, seconds=30) as told:
+            _, body = await anext(told)
+            assert body["metadata"]["name"] == mine.lease
+            await told.aclose()
 
 
 async def test_replies_carry_the_time(api, spot):

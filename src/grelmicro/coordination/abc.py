@@ -123,7 +123,7 @@ class LeaderRecord:
     """When this holder last renewed the lease (aware, UTC)."""
     transitions: int
     """How often the lease has changed hands."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the holder says about itself."""
 
 

@@ -61,7 +61,11 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
     """
 
     component_keyword: ClassVar[str] = "lock"
-    wakes: ClassVar[bool] = True
+
+    @property
+    @override
+    def wakes(self) -> bool:
+        return True
 
     @override
     async def acquire(self, *, name: str, token: str, duration: float) -> int | None:
@@ -160,7 +164,11 @@ class MemoryLeaderElectionAdapter(_MemoryAdapter, WakingElectionBackend):
     """
 
     component_keyword: ClassVar[str] = "election"
-    wakes: ClassVar[bool] = True
+
+    @property
+    @override
+    def wakes(self) -> bool:
+        return True
 
     @override
     async def acquire_or_renew(

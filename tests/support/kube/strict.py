@@ -217,6 +217,7 @@ class StrictKube:
             self._passing.set()
             self._held_passing.set()
             self._loop.run_until_complete(runner.cleanup())
+            self._loop.run_until_complete(_end(asyncio.all_tasks(self._loop)))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
 
@@ -321,7 +322,8 @@ class StrictKube:
                     for revision, kind, lease in events:
                         version = revision
                         mine = lease["metadata"]["namespace"] == namespace
-                        if mine and selected(lease, "", query.get("fieldSelector", "")):
+                        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+                        if mine and selected(lease, labels, fields):
                             await response.write(_event(kind, lease))
                     await changed.wait()
                     await self._passing.wait()
@@ -336,6 +338,12 @@ class StrictKube:
 
     def _headers(self) -> dict[str, str]:
         return {"Date": formatdate(time.time() + self.clock_ahead, usegmt=True)}
+
+
+async def _end(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def kubeconfig(url: str, token: str, *, ca_file: Path | None = None, user: str = "admin") -> str:

@@ -8,15 +8,18 @@ from typing_extensions import override
 
 from grelmicro.config import load_config
 from grelmicro.coordination._adapter import ProviderAdapter
-from grelmicro.errors import SettingsValidationError
+from grelmicro.errors import OutOfContextError, SettingsValidationError
 from grelmicro.providers._kubernetes.names import place_of
 from grelmicro.providers.kubernetes import KubernetesConfig, KubernetesProvider
 from grelmicro.types import MAX_SECONDS
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Mapping
 
     from grelmicro.providers._kubernetes.operation import Decide
+
+    Matters = Callable[[Mapping[str, Any]], bool]
 
 
 class KubernetesAdapter(ProviderAdapter[KubernetesProvider]):
@@ -66,11 +69,37 @@ class KubernetesAdapter(ProviderAdapter[KubernetesProvider]):
             f"prefix={self._prefix!r})"
         )
 
+    @property
+    def wakes(self) -> bool:
+        """Whether wake-ups reach this process now: whether its watch is up."""
+        try:
+            return self._provider.exchange.watch(self._namespace).is_up
+        except OutOfContextError:
+            return False
+
     def _submit(
         self, name: str, decide: Decide, *, writes: bool = True, finish: bool = False
     ) -> asyncio.Future[Any]:
         place = place_of(self._namespace, self.kind, self._prefix, name)
         return self._provider.exchange.submit(place, decide, writes=writes, finish=finish)
+
+    def _listen(self, name: str, matters: Matters, wake: Callable[[], object]) -> Callable[[], None]:
+        """Call `wake` when the Lease of a name was deleted, or has changed so that it matters."""
+
+        def hear(lease: Mapping[str, Any] | None) -> None:
+            if lease is None or matters(lease):
+                wake()
+
+        return self._provider.exchange.watch(self._namespace).listen(self.lease_name(name), hear)
+
+
+def is_free(lease: Mapping[str, Any]) -> bool:
+    """Say whether a Lease was given up, as the API server sent it."""
+    match lease:
+        case {"spec": {"holderIdentity": str() as holder}}:
+            return not holder
+        case _:
+            return True
 
 
 def checked_lease(token: str, duration: float) -> float:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typing_extensions import override
 
 from grelmicro.coordination import _lease
-from grelmicro.coordination.abc import LeaderElectionBackend, LeaderRecord
-from grelmicro.coordination.kubernetes._adapter import KubernetesAdapter, checked_lease
-from grelmicro.coordination.kubernetes._lock import release
+from grelmicro.coordination.abc import LeaderRecord, WakingElectionBackend
+from grelmicro.coordination.kubernetes._adapter import KubernetesAdapter, checked_lease, is_free
+from grelmicro.coordination.kubernetes._decisions import release
 from grelmicro.providers._kubernetes.record import ELECTION, State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from grelmicro.providers._kubernetes.operation import Moment
 
 
-class KubernetesLeaderElectionAdapter(KubernetesAdapter, LeaderElectionBackend):
-    """A `LeaderElectionBackend` on Leases that client-go's candidates can read, and take part in.
+class KubernetesLeaderElectionAdapter(KubernetesAdapter, WakingElectionBackend):
+    """A `WakingElectionBackend` on Leases that client-go's candidates can read, and take part in.
 
     Their expiry is judged as that of locks, by the duration that the leader wrote. One Lease stays for each
     election, and counts its transitions for as long.
@@ -41,8 +41,12 @@ class KubernetesLeaderElectionAdapter(KubernetesAdapter, LeaderElectionBackend):
     @override
     async def release(self, *, name: str, token: str) -> bool:
         # Carried through when its caller is cancelled.
-        released: bool = await self._submit(name, partial(release, token), finish=True)
+        released: bool = await self._submit(name, partial(release, token, ""), finish=True)
         return released
+
+    @override
+    def on_vacancy(self, name: str, wake: Callable[[], object]) -> Callable[[], None]:
+        return self._listen(name, is_free, wake)
 
     @override
     async def get(self, *, name: str) -> LeaderRecord | None:

@@ -18,6 +18,9 @@ from grelmicro.providers._kubernetes.api import CONNECTIONS
 _kube_config: Any = kube_config  # its functions are not typed in full
 _DEFAULT = Path("~/.kube/config")
 
+_WATCHES = 8
+"""Connections for watches, one for each namespace that somebody waits in."""
+
 _REFRESH = 60.0
 """Seconds after which a kubeconfig's credentials, such as those of a plugin, are asked for again."""
 
@@ -29,7 +32,7 @@ async def connect(kubeconfig: Path | None, context: str | None, *, read_environm
         SettingsValidationError: no API server is named, or the kubeconfig cannot be used.
     """
     configuration: Any = type.__call__(Configuration)
-    configuration.connection_pool_maxsize = CONNECTIONS
+    configuration.connection_pool_maxsize = CONNECTIONS + _WATCHES
     files = _files(kubeconfig, context, read_environment=read_environment)
     try:
         if files is None:

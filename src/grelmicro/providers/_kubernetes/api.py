@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from grelmicro.providers._kubernetes.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Generator, Mapping
 
     from grelmicro.providers._kubernetes.names import Place
 
@@ -86,23 +87,31 @@ class LeaseApi:
             case _:
                 raise NoReplyError("the reply is no LeaseList")
 
+    @asynccontextmanager
     async def watch(
-        self, namespace: str, *, fields: str, version: str, seconds: float
-    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Yield what happens after `version` as (type, object), until the server ends it after `seconds`."""
-        query = [("watch", "true"), ("fieldSelector", fields), ("resourceVersion", version)]
-        query += [("allowWatchBookmarks", "true"), ("timeoutSeconds", str(math.ceil(seconds)))]
-        async with asyncio.timeout(self._request_timeout):
-            response = await self._send("GET", namespace, query=query)
-        async with asyncio.timeout(seconds + self._request_timeout), response:
-            if response.status != HTTPStatus.OK:
-                raise status_error(response.status, _parsed(await response.read()), None)
-            async for line in response.content:
-                match _parsed(line):
-                    case {"type": str() as kind, "object": {} as subject}:
-                        yield kind, dict(subject)
-                    case _:
-                        raise NoReplyError("the watch sent something that is no event")
+        self, namespace: str, *, labels: str = "", fields: str = "", version: str, seconds: float
+    ) -> AsyncGenerator[AsyncGenerator[tuple[str, dict[str, Any]]]]:
+        """Give what happens after `version` as (type, object), until the server ends it after `seconds`.
+
+        It is up once the block is entered.
+        """
+        query = [("labelSelector", labels), ("fieldSelector", fields)]
+        query = [pair for pair in query if pair[1]]
+        query += [("watch", "true"), ("allowWatchBookmarks", "true"), ("resourceVersion", version)]
+        query += [("timeoutSeconds", str(math.ceil(seconds)))]
+        end = self._loop.time() + math.ceil(seconds) + self._request_timeout
+        with _failures():
+            async with asyncio.timeout(self._request_timeout):
+                response = await self._send("GET", namespace, query=query)
+            async with response:
+                if response.status != HTTPStatus.OK:
+                    raise status_error(response.status, _parsed(await response.read()), None)
+                try:
+                    yield _events(response, end)
+                finally:
+                    # Over TLS, closing would wait for the server's farewell, after the loop has gone perhaps.
+                    if response.connection is not None and response.connection.transport is not None:
+                        response.connection.transport.abort()
 
     async def _request(
         self,
@@ -113,17 +122,11 @@ class LeaseApi:
         query: list[tuple[str, str]] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> Any:
-        try:
+        with _failures():
             async with asyncio.timeout(self._request_timeout):
                 response = await self._send(method, namespace, lease, query=query, body=body)
                 async with response:
                     data = await response.read()
-        except TimeoutError as error:
-            raise NoReplyError(f"none within {self._request_timeout:g} s") from error
-        except aiohttp.ClientConnectorError as error:
-            raise UnreachableError(str(error)) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise NoReplyError(str(error)) from error
         self.clock.note(response.headers.get("Date"))
         reply = _parsed(data)
         if not HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
@@ -153,6 +156,32 @@ class LeaseApi:
             _request_timeout=_UNBOUNDED,
         )
         return response
+
+
+@contextmanager
+def _failures() -> Generator[None]:
+    """Tell apart what can go wrong on the way."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise NoReplyError("none in time") from error
+    except aiohttp.ClientConnectorError as error:
+        raise UnreachableError(str(error)) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise NoReplyError(str(error)) from error
+
+
+async def _events(response: aiohttp.ClientResponse, end: float) -> AsyncGenerator[tuple[str, dict[str, Any]]]:
+    while True:
+        async with asyncio.timeout_at(end):
+            line = await response.content.readline()
+        if not line:
+            return
+        match _parsed(line):
+            case {"type": str() as kind, "object": {} as subject}:
+                yield kind, dict(subject)
+            case _:
+                raise NoReplyError("the watch sent something that is no event")
 
 
 def _parsed(data: bytes) -> Any:

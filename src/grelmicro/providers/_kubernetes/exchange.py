@@ -8,6 +8,7 @@ A release is refused only once nothing can land any more.
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 from grelmicro.errors import OutOfContextError
@@ -16,6 +17,7 @@ from grelmicro.providers._kubernetes.line import Line
 from grelmicro.providers._kubernetes.observations import Observations
 from grelmicro.providers._kubernetes.operation import Operation
 from grelmicro.providers._kubernetes.unsettled import Unsettled
+from grelmicro.providers._kubernetes.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +54,9 @@ class Exchange:
         self.written = written
         self.observations = observations or Observations()
         self.unsettled = Unsettled()
+        self.process = os.urandom(6).hex()
+        """What this process is called among those that wait."""
+        self._watches: dict[str, Watch] = {}
         self._call_timeout = call_timeout
         self._loop = asyncio.get_running_loop()
         self._lines: dict[Place, Line] = {}
@@ -88,9 +93,18 @@ class Exchange:
         self._set_timer(line, operation)
         return operation.future
 
+    def watch(self, namespace: str) -> Watch:
+        """Return the watch for a namespace."""
+        watch = self._watches.get(namespace)
+        if watch is None:
+            watch = self._watches[namespace] = Watch(self.api, self.where, namespace)
+        return watch
+
     async def aclose(self) -> None:
         """Wait until every operation has ended, `call_timeout` at most."""
         self._closed = True
+        for watch in self._watches.values():
+            await watch.aclose()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._call_timeout)
         for task in self._tasks:

@@ -117,14 +117,13 @@ class Line:
         # A write that was recognised while reading has answered some.
         operations = [operation for operation in operations if operation.wanted(moment.now)]
         after, results = _decided(before, operations, moment)
-        if after is not before and after is not None:
-            await self._write(record, after, results, moment)
+        settle = any(operation.finish for operation in operations) and exchange.unsettled.may_land(
+            place, record, moment.now
+        )
+        if after is not before or (fresh and settle):
+            await self._write(record, before, after, results, moment)
         elif not fresh:
             self._read_first = True
-        elif any(operation.finish for operation in operations) and exchange.unsettled.may_land(
-            place, record, moment.now
-        ):
-            await self._write(record, None, results, moment)
         else:
             _deliver(results)
 
@@ -142,15 +141,20 @@ class Line:
         return record
 
     async def _write(
-        self, record: Record | None, state: State | None, results: Results, moment: Moment
+        self,
+        record: Record | None,
+        before: State | None,
+        after: State | None,
+        results: Results,
+        moment: Moment,
     ) -> None:
-        """Write `state`; without one, something that changes nothing but the resourceVersion."""
+        """Write what the Lease shall say; if that is what it says, something that moves its version on."""
         exchange, place = self._exchange, self._place
         write, base = new_write(), record.version if record else None
-        if state is None and record is not None:
-            body = touched(record)
+        if record is not None and before is not None and after is not None and before.is_beside(after):
+            body = touched(record, after)
         else:
-            body = render(place, state or State(renewed_at=moment.at, acquired_at=moment.at), record, write)
+            body = render(place, after or State(renewed_at=moment.at, acquired_at=moment.at), record, write)
         self._attempts[write] = _Attempt(results, moment.now, base)
         self._verb, self._base = "update" if record else "create", base
         try:

@@ -33,6 +33,8 @@ _DURATION = "grelmicro/duration"
 _METADATA = "grelmicro/metadata"
 _FENCE = "grelmicro/fence"
 _FIRED = "grelmicro/fired"
+_QUEUE = "grelmicro/queue"
+_TURN = "grelmicro/turn"
 
 _UNSTATED = 15.0
 """Seconds of a lease whose holder wrote no duration: client-go's default."""
@@ -55,8 +57,16 @@ class State:
     """The last fencing token."""
     fired: float | None = None
     """The last fire claimed."""
+    queue: tuple[str, ...] = ()
+    """The processes that wait, the first first."""
+    turn: str = ""
+    """The process that was woken when it became free."""
     expires_at: float = -math.inf
     """When its holder's time is over, by this process's monotonic clock; never stored."""
+
+    def is_beside(self, other: State) -> bool:
+        """Say whether it differs only in who waits, which is nothing that a holder wrote."""
+        return replace(self, queue=other.queue, turn=other.turn) == other
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,8 @@ def parse(place: Place, body: Mapping[str, Any]) -> Record:
             transitions=int(spec.get("leaseTransitions") or 0),
             fence=int(annotations.get(_FENCE, 0)),
             fired=float(annotations[_FIRED]) if _FIRED in annotations else None,
+            queue=tuple(annotations.get(_QUEUE, "").split()),
+            turn=annotations.get(_TURN, ""),
         )
         if ours:
             said: dict[object, object] = json.loads(annotations.get(_METADATA, "{}"))
@@ -141,6 +153,7 @@ def render(place: Place, state: State, base: Record | None, write: str) -> dict[
     _put(annotations, _METADATA, json.dumps(dict(state.metadata)) if state.metadata else None)
     _put(annotations, _FENCE, str(state.fence) if state.fence else None)
     _put(annotations, _FIRED, None if state.fired is None else repr(state.fired))
+    _put_waiting(annotations, state)
     metadata["annotations"] = annotations
     metadata["labels"] = {**_part(metadata, "labels"), **MANAGED_BY, KIND: place.kind}
     spec = _part(body, "spec") | {
@@ -153,11 +166,18 @@ def render(place: Place, state: State, base: Record | None, write: str) -> dict[
     return {**body, "metadata": metadata, "spec": spec}
 
 
-def touched(record: Record) -> dict[str, Any]:
-    """Return the same Lease with nothing changed but its resourceVersion, once written."""
+def touched(record: Record, state: State) -> dict[str, Any]:
+    """Return the same Lease with nothing changed but who waits, and its resourceVersion once written."""
     metadata = _part(record.body, "metadata")
-    metadata["annotations"] = {**_part(metadata, "annotations"), _TOUCH: new_write()}
+    annotations = {**_part(metadata, "annotations"), _TOUCH: new_write()}
+    _put_waiting(annotations, state)
+    metadata["annotations"] = annotations
     return {**record.body, "metadata": metadata}
+
+
+def _put_waiting(annotations: dict[str, Any], state: State) -> None:
+    _put(annotations, _QUEUE, " ".join(state.queue) or None)
+    _put(annotations, _TURN, state.turn or None)
 
 
 def _part(whole: Mapping[str, Any], key: str) -> dict[str, Any]:
