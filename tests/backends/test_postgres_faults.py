@@ -25,8 +25,8 @@ LONG = 60.0
 
 
 @pytest.fixture(scope="module")
-def own_server():
-    """A server that may be stopped, if it is started again."""
+def own_server(postgres_server):
+    """Another server, which may be stopped if it is started again."""
     with PostgresServer() as server:
         yield server
 
@@ -354,7 +354,7 @@ class TestManyCallers:
                 done.set()
             assert len(winners) == 1
 
-    async def test_a_server_with_few_connections_left_is_enough(self, unique):
+    async def test_a_server_with_few_connections_left_is_enough(self, postgres_server, unique):
         with PostgresServer("-c", "max_connections=5", "-c", "max_wal_senders=0") as server:
             async with locks_at(server.url) as locks:
                 hogs = [await asyncpg.connect(server.url) for _ in range(4)]
@@ -366,7 +366,7 @@ class TestManyCallers:
                 for hog in hogs:
                     await hog.close()
 
-    async def test_no_connection_left_is_an_error(self, unique):
+    async def test_no_connection_left_is_an_error(self, postgres_server, unique):
         with PostgresServer("-c", "max_connections=5", "-c", "max_wal_senders=0") as server:
             hogs = [await asyncpg.connect(server.url) for _ in range(5)]
             async with locks_at(server.url) as locks:
