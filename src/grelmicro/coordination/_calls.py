@@ -129,7 +129,7 @@ class LockCalls:
         survives = getattr(backend, "survives_cancellation", False)
         self._calls: LockBackend = backend if survives else SurvivingLockBackend(backend, self.call_timeout)
         self._queue = backend if survives and isinstance(backend, QueueingLockBackend) else None
-        self._at_once = backend if isinstance(backend, AtOnceLockBackend) else None
+        self._at_once = backend if isinstance(backend, AtOnceLockBackend) and _is_whole(backend) else None
 
     async def acquire(
         self, key: str, token: str, duration: float, *, deadline: float | None = None, give_back: bool = True
@@ -321,6 +321,15 @@ class LockCalls:
         if deadline is not None and current_time() >= deadline:
             return DeadlineError()
         return TimeoutError(f"no answer within {max(limit, 0):g} s")
+
+
+def _is_whole(backend: AtOnceLockBackend) -> bool:
+    """Say whether nobody has replaced `acquire` or `release` alone, as recorders do."""
+    for name in ("acquire", "release"):
+        places = (vars(backend) if hasattr(backend, "__dict__") else {}, *map(vars, type(backend).__mro__))
+        if f"{name}_at_once" not in next(place for place in places if name in place):
+            return False
+    return True
 
 
 def _nothing() -> None:
