@@ -164,10 +164,12 @@ class TestLostConnections:
 
     async def test_a_users_pool_full_of_dead_connections_is_no_obstacle(self, postgres_database, unique):
         async with (
-            asyncpg.create_pool(postgres_database, min_size=5, max_size=5) as pool,
+            asyncpg.create_pool(postgres_database, min_size=0, max_size=5) as pool,
             PostgresProvider.from_client(pool) as provider,
         ):
             locks = provider.lock()
+            for connection in [await pool.acquire() for _ in range(5)]:
+                await pool.release(connection)
             assert await locks.acquire(name=unique, token="a", duration=LONG)
             await terminate_others(postgres_database)
             assert await locks.owned(name=unique, token="a") is True

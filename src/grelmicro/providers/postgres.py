@@ -21,7 +21,7 @@ from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT, Provider
 from grelmicro.providers._postgres.config import PLACE, PostgresConfig
 from grelmicro.providers._postgres.connections import Connections
 from grelmicro.providers._postgres.resets import Resets
-from grelmicro.providers._postgres.sending import cannot, terminate
+from grelmicro.providers._postgres.sending import cannot
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -195,7 +195,7 @@ class PostgresProvider(Provider):
                 try:
                     await connections.sending.fetch(connection, "SELECT 1")
                 except BaseException:
-                    terminate(connection)
+                    connections.drop(connection)
                     raise
                 await connections.give(connection)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
