@@ -10,7 +10,7 @@ from grelmicro.__main__ import main
 
 
 def test_it_runs_on_a_cluster_and_finds_nothing_to_complain_about(kube_server):
-    command = [sys.executable, "-m", "grelmicro", "demo", "--seconds", "8"]
+    command = [sys.executable, "-m", "grelmicro", "demo", "--seconds", "5"]
     done = subprocess.run(
         [*command, "--kubeconfig", str(kube_server.kubeconfig)],
         check=False,
