@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _CLOSED = "the RedisProvider was closed"
 
+_ENOUGH = 0.25
+"""Seconds after which a task that still runs has not noticed that it was cancelled."""
 _TICK = 0.01
 """Seconds that overdue calls are collected for, rather than waking up for each."""
 
@@ -99,8 +101,7 @@ class Channel:
         for call in chain(self._sent, self._again, self._queue):
             call.fail(OutOfContextError(_CLOSED))
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await end(self._task)
 
     async def _serve(self) -> None:
         while True:
@@ -226,6 +227,13 @@ class Channel:
         taken = list(calls)
         calls.clear()
         return taken
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended: redis-py may swallow that, by the `wait_for` of Python 3.11."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_ENOUGH)
 
 
 async def discard(connection: Connection) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from grelmicro.coordination._identity import fork_count
 from grelmicro.errors import OutOfContextError
 from grelmicro.providers._redis.calls import pack
+from grelmicro.providers._redis.channel import discard, end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,8 +66,7 @@ class Subscription:
 
     async def aclose(self) -> None:
         """Stop listening."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await end(self._task)
 
     async def _run(self) -> None:
         pause = _FIRST_PAUSE
@@ -101,10 +101,11 @@ class Subscription:
                 await asyncio.wait([reader], timeout=_ECHO_INTERVAL)
             reader.result()
         finally:
-            if reader is not None:
-                reader.cancel()
-                await asyncio.wait([reader])
-            await connection.disconnect(nowait=True)
+            try:
+                if reader is not None:
+                    await end(reader)
+            finally:
+                await discard(connection)
 
     async def _prove(self, reader: asyncio.Task[None]) -> None:
         """Send an echo and see it come back.
