@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grelmicro.providers._postgres.connections import Connections
     from grelmicro.providers._postgres.sending import Connection
 
-_NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+_NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError)
 _ROW_LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
@@ -79,7 +79,7 @@ class Exchange:
             try:
                 await self._table.create(self._connections.sending, connection, self._connections.where)
             except Exception as failure:  # noqa: BLE001 - the callers hear of it
-                if isinstance(failure, ProviderError):
+                if isinstance(failure, ProviderError | asyncpg.UndefinedColumnError):
                     self._queues.fail(calls, failure)
                 elif is_lost(connection, failure):
                     return failure
