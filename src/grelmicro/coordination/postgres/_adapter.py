@@ -54,9 +54,14 @@ class PostgresAdapter(ProviderAdapter[PostgresProvider]):
 
     def _release_statement(self, **parts: str) -> Statement:
         """Build the release of what has a lease; a channel may be given with the name and the token."""
-        many = self._table.sql("release", me="($3::text[])[1]", **parts)
-        one = self._table.sql("release_one", me="$3::text", **parts)
-        return Statement(many=many, one=one, decide=_decide_release, droppable=False)
+        wordless = self._release_statement(**(parts | {"word": "NULL"})) if parts["word"] != "NULL" else None
+        return Statement(
+            many=self._table.sql("release", me="($3::text[])[1]", **parts),
+            one=self._table.sql("release_one", me="$3::text", **parts),
+            decide=_decide_release,
+            droppable=False,
+            wordless=wordless,
+        )
 
     def _call(
         self, statement: Statement, name: str, token: str | None, *arguments: Any

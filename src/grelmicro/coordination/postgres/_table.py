@@ -98,6 +98,6 @@ class Table:
         except (asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError) as error:
             raise ProviderError(
                 f"the table {self._name} is missing or lacks something, and {where} did not let this user "
-                f"create it ({error}). Have somebody who may run the following, and grant this user USAGE on the "
-                f"schema and SELECT, INSERT, UPDATE and DELETE on the table:\n{self.schema_sql}"
+                f"create it ({error}). Have somebody who may run the following, and grant this user USAGE on "
+                f"the schema and SELECT, INSERT, UPDATE and DELETE on the table:\n{self.schema_sql}"
             ) from error
