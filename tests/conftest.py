@@ -241,8 +241,10 @@ def pytest_runtest_makereport(
     """Let the report say which variants it counts for, on which servers: it may travel between processes."""
     report = yield
     decisive = report.when == "call" or (report.when == "setup" and not report.passed) or report.failed
-    report.variants = sorted(item.stash[_variants_of]) if decisive else []
-    report.servers = {name: _servers[name] for name in report.variants if name in _servers}
+    of_item = item.stash[_variants_of]
+    variants = sorted(of_item) if decisive else []
+    servers = {name: _servers[name] for name in variants if name in _servers}
+    report.__dict__.update(variants=variants, servers=servers)
     return report
 
 

@@ -32,10 +32,14 @@ def main(arguments: list[str] | None = None) -> int:
         ),
     )
     demo.add_argument("--workers", default="4", metavar="N", help="how many processes (default: 4)")
-    demo.add_argument(
+    server = demo.add_mutually_exclusive_group()
+    server.add_argument(
         "--url",
         metavar="URL",
         help="the server to use, redis://... or postgresql://... (default: an embedded Valkey)",
+    )
+    server.add_argument(
+        "--kubeconfig", metavar="FILE", help="use the Kubernetes cluster of this file's current context"
     )
     demo.add_argument(
         "--seconds", default="12", metavar="S", help="about how long to run once all are up (default: 12)"
@@ -46,9 +50,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         from grelmicro.demo._command import demo as run  # noqa: PLC0415 - only this command needs it
+        from grelmicro.demo._vendor import url_of  # noqa: PLC0415 - as above
 
         return run(
-            workers=options.workers, url=options.url, seconds=options.seconds, use_lock=not options.no_lock
+            workers=options.workers,
+            url=url_of(options.kubeconfig) if options.kubeconfig else options.url,
+            seconds=options.seconds,
+            use_lock=not options.no_lock,
         )
     except KeyboardInterrupt:
         sys.stderr.write(f"{demo.prog}: interrupted\n")

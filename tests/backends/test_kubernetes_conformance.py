@@ -23,8 +23,7 @@ from grelmicro.testing.conformance import (
     WakingElectionBackendSuite,
 )
 from grelmicro.testing.conformance._base import concurrently
-
-FIXTURES = {"kubernetes": "strict_kube", "kube-apiserver": "kube_api"}
+from tests.kube.support import FIXTURES
 
 
 @pytest.fixture(params=FIXTURES)

@@ -25,8 +25,8 @@ LONG = 60.0
 
 
 @pytest.fixture(scope="module")
-def own_server():
-    """A server that may be stopped, if it is started again."""
+def own_server(postgres_server):
+    """Another server, which may be stopped if it is started again."""
     with PostgresServer() as server:
         yield server
 
@@ -164,10 +164,12 @@ class TestLostConnections:
 
     async def test_a_users_pool_full_of_dead_connections_is_no_obstacle(self, postgres_database, unique):
         async with (
-            asyncpg.create_pool(postgres_database, min_size=5, max_size=5) as pool,
+            asyncpg.create_pool(postgres_database, min_size=0, max_size=5) as pool,
             PostgresProvider.from_client(pool) as provider,
         ):
             locks = provider.lock()
+            for connection in [await pool.acquire() for _ in range(5)]:
+                await pool.release(connection)
             assert await locks.acquire(name=unique, token="a", duration=LONG)
             await terminate_others(postgres_database)
             assert await locks.owned(name=unique, token="a") is True
@@ -354,7 +356,7 @@ class TestManyCallers:
                 done.set()
             assert len(winners) == 1
 
-    async def test_a_server_with_few_connections_left_is_enough(self, unique):
+    async def test_a_server_with_few_connections_left_is_enough(self, postgres_server, unique):
         with PostgresServer("-c", "max_connections=5", "-c", "max_wal_senders=0") as server:
             async with locks_at(server.url) as locks:
                 hogs = [await asyncpg.connect(server.url) for _ in range(4)]
@@ -366,7 +368,7 @@ class TestManyCallers:
                 for hog in hogs:
                     await hog.close()
 
-    async def test_no_connection_left_is_an_error(self, unique):
+    async def test_no_connection_left_is_an_error(self, postgres_server, unique):
         with PostgresServer("-c", "max_connections=5", "-c", "max_wal_senders=0") as server:
             hogs = [await asyncpg.connect(server.url) for _ in range(5)]
             async with locks_at(server.url) as locks:

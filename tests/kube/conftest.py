@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grelmicro.providers.kubernetes import KubernetesProvider
-
-FIXTURES = {"kubernetes": "strict_kube", "kube-apiserver": "kube_api"}
+from tests.kube.support import FIXTURES
 
 
 @pytest.fixture(params=FIXTURES)

@@ -82,7 +82,7 @@ class Pair:
         assert not leader.is_leader()
 
 
-@pytest.mark.parametrize("phases", [3, pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("phases", [2, pytest.param(12, marks=pytest.mark.soak)])
 async def test_bodies_never_overlap_whenever_the_network_fails(kube_server, unique, phases):
     pairs = []
     async with AsyncExitStack() as stack, anyio.create_task_group() as group:

@@ -10,10 +10,17 @@ from grelmicro.providers._kubernetes.names import Place
 from grelmicro.providers._kubernetes.observations import Observations
 from grelmicro.providers._kubernetes.record import parse
 from grelmicro.providers.kubernetes import KubernetesProvider
+from tests.kube.support import FIXTURES
 
 LONG = 30.0
 HOUR = 3600.0
 SHORT = 0.4
+
+
+@pytest.fixture(params=["kubernetes"])
+def place(request):
+    """Run the test on the strict Lease API; the suites let leases lapse on a real server, too."""
+    return request.param
 
 
 @pytest.fixture
@@ -37,6 +44,10 @@ async def third(kube):
 
 @pytest.mark.parametrize("seconds", [HOUR, -HOUR])
 class TestAWrongClock:
+    @pytest.fixture(params=FIXTURES)
+    def place(self, request):
+        return request.param
+
     async def test_neither_steals_nor_waits_for_ever(self, provider, other, skew, unique, seconds):
         fence = await provider.lock().acquire(name=unique, token="a", duration=1.0)
         skew(seconds)

@@ -27,7 +27,7 @@ class Storm(storms.Storm):
         super()._start(nursery)
 
 
-@pytest.mark.parametrize("seconds", [6, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.soak)])
 async def test_six_processes_never_hold_a_lock_at_the_same_time(
     kube_server, unique, tmp_path, seconds, monkeypatch
 ):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import time
 from functools import partial
 
 import anyio
 import pytest
 
 from grelmicro import _detached
+from grelmicro.coordination import LockBackendError
 from grelmicro.coordination._holders import Holders
 from grelmicro.coordination.memory import MemoryLockAdapter
 from grelmicro.testing import virtual_asyncio
@@ -19,15 +21,23 @@ SIZES = [500, pytest.param(20_000, marks=pytest.mark.soak)]
 
 
 async def test_five_thousand_callers_at_once_all_get_their_lock(server_place, unique):
-    """With the provider's default settings."""
-    async with server_place.near() as backend:
+    """With the provider's default settings; a busy machine may exceed their time, but not again and again."""
+    for attempt in range(3):
+        async with server_place.near() as backend:
 
-        async def hold(number):
-            async with lock_on(backend, f"{unique}-{number}") as handle:
-                return handle.fencing_token
+            async def hold(number, backend=backend, attempt=attempt):
+                async with lock_on(backend, f"{unique}-{attempt}-{number}") as handle:
+                    return handle.fencing_token
 
-        fences = await concurrently([partial(hold, number) for number in range(5000)])
-        assert len(fences) == 5000
+            start = time.perf_counter()
+            try:
+                fences = await concurrently([partial(hold, number) for number in range(5000)])
+            except* LockBackendError:
+                if attempt == 2 or time.perf_counter() - start < backend.call_timeout:
+                    raise
+            else:
+                assert len(fences) == 5000
+                return
 
 
 @pytest.mark.parametrize("waiters", [100, pytest.param(500, marks=pytest.mark.soak)])

@@ -265,3 +265,13 @@ async def test_the_same_worker_twice_is_two_holders() -> None:
     await Lock("cart", backend=backend, worker="w").acquire()
     with pytest.raises(WouldBlockError):
         await Lock("cart", backend=backend, worker="w").acquire_nowait()
+
+
+async def test_a_copy_that_was_updated_unchecked_is_refused() -> None:
+    lock = Lock("cart")
+    before = lock.config
+    with pytest.raises(SettingsValidationError, match="lease_duration"):
+        await lock.reconfigure(before.model_copy(update={"lease_duration": -5}))
+    assert lock.config is before
+    with pytest.raises(SettingsValidationError, match="lease_duration"):
+        Lock.from_config("cart", before.model_copy(update={"lease_duration": -5}))

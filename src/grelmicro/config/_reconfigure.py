@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import anyio
 from pydantic import BaseModel
 
+from grelmicro.config._env import checked
 from grelmicro.errors import SettingsValidationError
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -37,11 +38,13 @@ class Reconfigurable(Generic[ConfigT]):
 
         Raises:
             TypeError: the configuration is of another class than the one in force.
-            SettingsValidationError: it names another worker (also a ValueError).
+            SettingsValidationError: it names another worker, or, being a copy that was updated without being
+                validated, breaks a rule (also a ValueError).
         """
         if type(new_config) is not type(self._config):
             msg = f"expected a {type(self._config).__name__}, not a {type(new_config).__name__}"
             raise TypeError(msg)
+        checked(new_config)
         async with self._swap:
             old = self._config
             new_config = self._keep_identity(old, new_config)

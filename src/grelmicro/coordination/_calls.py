@@ -17,7 +17,8 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import anyio
 from anyio import current_time, get_cancelled_exc_class
@@ -70,6 +71,19 @@ class Inheritance(NamedTuple):
     """Whether somebody waits in another process."""
 
 
+@runtime_checkable
+class AtOnceLockBackend(Protocol):
+    """What a `LockBackend` offers besides when it decides in memory."""
+
+    def acquire_at_once(self, name: str, token: str, duration: float) -> int | None:
+        """Grant like `acquire`."""
+        ...
+
+    def release_at_once(self, name: str, token: str) -> bool:
+        """Free like `release`."""
+        ...
+
+
 class DeadlineError(Exception):
     """The caller's own deadline came before the backend's answer."""
 
@@ -104,6 +118,8 @@ class LockCalls:
         self.backend = backend
         self.loop = running_loop()
         """Where it is called, also for threads whose backend does not know its loop."""
+        self.thread = get_ident()
+        """Where that loop runs."""
         self.lines = Lines.of(backend, self.loop)
         """Who waits in this process."""
         self.call_timeout: float = getattr(backend, "call_timeout", DEFAULT_CALL_TIMEOUT)
@@ -113,6 +129,7 @@ class LockCalls:
         survives = getattr(backend, "survives_cancellation", False)
         self._calls: LockBackend = backend if survives else SurvivingLockBackend(backend, self.call_timeout)
         self._queue = backend if survives and isinstance(backend, QueueingLockBackend) else None
+        self._at_once = backend if isinstance(backend, AtOnceLockBackend) and _is_whole(backend) else None
 
     async def acquire(
         self, key: str, token: str, duration: float, *, deadline: float | None = None, give_back: bool = True
@@ -140,6 +157,21 @@ class LockCalls:
                 if isinstance(error, TimeoutError) and not str(error):
                     raise self._no_answer(limit, deadline) from error
                 raise
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the backend needs no waiting."""
+        return self._at_once is not None
+
+    def acquire_at_once(self, key: str, token: str, duration: float) -> Grant | None:
+        """Ask a backend that needs no waiting."""
+        start = self.clock()
+        fencing_token = cast("AtOnceLockBackend", self._at_once).acquire_at_once(key, token, duration)
+        return None if fencing_token is None else Grant(fencing_token, start + duration)
+
+    def release_at_once(self, key: str, token: str) -> bool:
+        """Let go on a backend that needs no waiting."""
+        return cast("AtOnceLockBackend", self._at_once).release_at_once(key, token)
 
     @property
     def queueing(self) -> bool:
@@ -289,6 +321,15 @@ class LockCalls:
         if deadline is not None and current_time() >= deadline:
             return DeadlineError()
         return TimeoutError(f"no answer within {max(limit, 0):g} s")
+
+
+def _is_whole(backend: AtOnceLockBackend) -> bool:
+    """Say whether nobody has replaced `acquire` or `release` alone, as recorders do."""
+    for name in ("acquire", "release"):
+        places = (vars(backend) if hasattr(backend, "__dict__") else {}, *map(vars, type(backend).__mro__))
+        if f"{name}_at_once" not in next(place for place in places if name in place):
+            return False
+    return True
 
 
 def _nothing() -> None:

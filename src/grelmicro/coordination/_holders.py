@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from threading import get_ident
+from typing import TYPE_CHECKING, ClassVar
+from weakref import ref
 
 import anyio
 
@@ -30,7 +31,7 @@ class Lease:
         self.deadline = deadline
         self._clock = clock
         self._over = False
-        self._watchers: list[anyio.Event] = []
+        self._watchers: list[anyio.Event] | None = None
 
     def left(self) -> float:
         """Seconds until the end; 0 or less once it is over. Works in any thread."""
@@ -39,14 +40,14 @@ class Lease:
     def end(self) -> None:
         """Note that the lock is held no longer, whatever time is left."""
         self._over = True
-        for watcher in self._watchers:
+        for watcher in self._watchers or ():
             watcher.set()
 
     async def ended(self) -> None:
         """Wait until it is over."""
         while self.left() > 0:
             watcher = anyio.Event()
-            self._watchers.append(watcher)
+            self._watchers = [*(self._watchers or ()), watcher]
             try:
                 with anyio.CancelScope(deadline=self.deadline):
                     await watcher.wait()
@@ -84,7 +85,7 @@ class LockHandle:
 class Hold:
     """A held lock, seen from its holder."""
 
-    __slots__ = ("calls", "handle", "lease", "perhaps_released")
+    __slots__ = ("_owner", "calls", "handle", "lease", "perhaps_released")
 
     def __init__(self, handle: LockHandle, lease: Lease, calls: LockCalls) -> None:
         self.handle = handle
@@ -93,6 +94,16 @@ class Hold:
         """The calls to the backend that granted it, whatever an override has put in its place since."""
         self.perhaps_released = False
         """Whether a release was sent whose answer never came."""
+        self._owner: object = None
+
+    def belong_to(self, owner: object) -> None:
+        """Note whose it is, without keeping a task that ends."""
+        self._owner = owner if isinstance(owner, int) else ref(owner)
+
+    def is_of(self, owner: object) -> bool:
+        """Say whether it is that task's or thread's."""
+        mine = self._owner
+        return mine() is owner if isinstance(mine, ref) else mine == owner
 
 
 class Holders:
@@ -108,20 +119,21 @@ class Holders:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self._process = fork_count()
-        self._tasks: WeakKeyDictionary[Any, Hold] = WeakKeyDictionary()
-        self._threads: dict[int, Hold] = {}
+        self._holds: dict[int, Hold] = {}
 
     def get(self, owner: object) -> Hold | None:
         """Return what `owner` holds, lapsed or not."""
         if self._process != fork_count():  # what the parent holds, it alone may use
             self._process = fork_count()
-            self._tasks.clear()
-            self._threads.clear()
-        return self._of(owner).get(owner)
+            self._holds.clear()
+        hold = self._holds.get(_key(owner))
+        # The id of a task that is gone may be another's by now.
+        return hold if hold is not None and hold.is_of(owner) else None
 
     def add(self, owner: object, hold: Hold) -> None:
         """Note that `owner` holds it, in place of a hold that lapsed."""
-        self._of(owner)[owner] = hold
+        hold.belong_to(owner)
+        self._holds[_key(owner)] = hold
         self._holding.add(self)
         if len(self._holding) > Holders._sweep_at:
             for holders in tuple(self._holding):
@@ -130,29 +142,38 @@ class Holders:
 
     def drop(self, owner: object, hold: Hold) -> None:
         """Forget `hold`, unless `owner` holds something else by now."""
-        if self.get(owner) is hold:
-            del self._of(owner)[owner]
-            if not self._tasks and not self._threads:
+        key = _key(owner)
+        if self._holds.get(key) is hold:
+            del self._holds[key]
+            if not self._holds:
                 self._holding.discard(self)
-
-    def _of(self, owner: object) -> MutableMapping[Any, Hold]:
-        return self._threads if isinstance(owner, int) else self._tasks
 
     def sweep(self) -> None:
         """Forget what has lapsed."""
-        for holds in (self._tasks, self._threads):
-            for owner, hold in tuple(holds.items()):
-                if hold.lease.left() <= 0:
-                    del holds[owner]
-        if not self._tasks and not self._threads:
+        for key, hold in tuple(self._holds.items()):
+            if hold.lease.left() <= 0:
+                del self._holds[key]
+        if not self._holds:
             self._holding.discard(self)
 
 
-def current_owner() -> object:
-    """Return who is calling: the thread that waits for this call, else the running task."""
+def _key(owner: object) -> int:
+    return -owner if isinstance(owner, int) else id(owner)
+
+
+def current_owner(calls: LockCalls | None = None) -> object:
+    """Return who is calling: the thread that waits for this call, else the running task.
+
+    It is quicker with the calls that were made last, whose loop it may well be.
+    """
     thread = calling_thread.get()
     if thread is not None:
         return thread
+    # A thread runs one loop at a time, so a task that runs in this one's is the one that calls.
+    if calls is not None and calls.thread == get_ident():
+        task = asyncio.current_task(calls.loop)
+        if task is not None:
+            return task
     try:
         task = asyncio.current_task()
     except RuntimeError:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from grelmicro import _ambient
 from grelmicro.config import Reconfigurable
-from grelmicro.config._env import env_prefix_for, load_config
+from grelmicro.config._env import checked, env_prefix_for, load_config
 from grelmicro.coordination._names import check_name
 from grelmicro.errors import SettingsValidationError
 
@@ -85,7 +85,7 @@ class LockPrimitive(Reconfigurable[ConfigT], Generic[ConfigT, BackendT]):
             msg = f"config: expected a {cls._config_class.__name__}, not a {type(config).__name__}"
             raise TypeError(msg)
         self = cls.__new__(cls)
-        self._bind(name, config, backend)
+        self._bind(name, checked(config), backend)
         return self
 
     @property

@@ -8,7 +8,6 @@ import anyio
 from pydantic import StrictStr, TypeAdapter, ValidationError, model_validator
 from typing_extensions import override
 
-from grelmicro.config._env import settings_error
 from grelmicro.coordination._election_guard import LeaderGuard
 from grelmicro.coordination._election_loop import Campaign
 from grelmicro.coordination._identity import Identity, random_uuid1
@@ -126,7 +125,7 @@ class LeaderElection(LockPrimitive[LeaderElectionConfig, LeaderElectionBackend])
     def _bind(
         self, name: str, config: LeaderElectionConfig, backend: LeaderElectionBackend | str | None
     ) -> None:
-        super()._bind(name, _checked(config), backend)
+        super()._bind(name, config, backend)
         self._metadata: dict[str, str] = {}
         self._campaign = Campaign(
             name,
@@ -150,10 +149,6 @@ class LeaderElection(LockPrimitive[LeaderElectionConfig, LeaderElectionBackend])
         self = super().from_config(name, config, backend=backend)
         self._metadata.update(_check_metadata(metadata))
         return self
-
-    @override
-    async def _on_reconfigured(self, old: LeaderElectionConfig, new: LeaderElectionConfig) -> None:
-        _checked(new)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r} running={self.is_running()} leader={self.is_leader()}>"
@@ -273,19 +268,6 @@ class LeaderElection(LockPrimitive[LeaderElectionConfig, LeaderElectionBackend])
             msg = f"election {self._name!r}: this worker does not lead"
             raise WouldBlockError(msg)
         return term
-
-
-def _checked(config: LeaderElectionConfig) -> LeaderElectionConfig:
-    """Return `config`; a copy that was updated has not been validated yet.
-
-    Raises:
-        SettingsValidationError: it breaks a rule.
-    """
-    try:
-        type(config).model_validate(config.model_dump())
-    except ValidationError as error:
-        raise settings_error(type(config).__name__, error) from None
-    return config
 
 
 def _check_metadata(metadata: object) -> dict[str, str]:

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 from anyio import current_time
 from pydantic import Field, model_validator
 
+from grelmicro._threads import yield_once
 from grelmicro.coordination._calls import DeadlineError, Grant, LockCalls
 from grelmicro.coordination._holders import Hold, Holders, Lease, LockHandle, current_owner
 from grelmicro.coordination._identity import Identity, random_hex
@@ -160,7 +161,7 @@ class Lock(LeasedLock[LockConfig]):
             LockAcquireError: the backend failed; the cause is attached.
             ValueError: the timeout is negative, not a number, or of another type.
         """
-        return await self._acquire(current_owner(), check_timeout(timeout))
+        return await self._acquire(current_owner(self._cached_calls), check_timeout(timeout))
 
     async def acquire_nowait(self) -> LockHandle:
         """Take the lock if it is free now: one try.
@@ -190,7 +191,7 @@ class Lock(LeasedLock[LockConfig]):
             LockNotOwnedError: this task does not hold it, or no longer.
             LockReleaseError: the backend failed; the release can be tried again.
         """
-        await self._release(current_owner())
+        await self._release(current_owner(self._cached_calls))
 
     async def locked(self) -> bool:
         """Say whether anybody holds it.
@@ -209,7 +210,7 @@ class Lock(LeasedLock[LockConfig]):
         return await self._owned(current_owner())
 
     async def __aenter__(self) -> LockHandle:
-        owner = current_owner()
+        owner = current_owner(self._cached_calls)
         handle = await self._acquire(owner, None)
         if self._config.auto_extend:
             self._keep_alive(owner)
@@ -221,7 +222,7 @@ class Lock(LeasedLock[LockConfig]):
         exc: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        owner = current_owner()
+        owner = current_owner(self._cached_calls)
         keep_alive = None if isinstance(owner, int) else self._kept_alive.pop(owner, None)
         if keep_alive is not None and keep_alive.stop(exc_type, exc, tb):
             with suppress(LockNotOwnedError, LockReleaseError):
@@ -286,7 +287,11 @@ class Lock(LeasedLock[LockConfig]):
         deadline = None if timeout is None else current_time() + timeout
         lines = calls.lines
         came_first = lines.nobody(self._key)
-        if came_first:
+        if came_first and calls.at_once:
+            await yield_once()
+            if (grant := calls.acquire_at_once(self._key, token, config.lease_duration)) is not None:
+                return self._hold(owner, calls, token, grant)
+        elif came_first:
             duration = config.lease_duration
             asking = calls.acquire(self._key, token, duration, deadline=deadline)
             try:
@@ -335,8 +340,15 @@ class Lock(LeasedLock[LockConfig]):
         left = hold.lease.left()
         if left <= 0:
             raise self._lapsed(owner, hold, self._key)
+        calls = hold.calls
+        if calls.at_once and calls.lines.get(self._key) is None:
+            released = calls.release_at_once(self._key, hold.handle.token)
+            self._forget(owner, hold)
+            if not released:
+                raise self._lost()
+            return
         try:
-            released = await hold.calls.release(
+            released = await calls.release(
                 self._key, hold.handle.token, within=left, answered=lambda: self._forget(owner, hold)
             )
         except LockReleaseError:

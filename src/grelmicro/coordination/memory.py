@@ -70,6 +70,10 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
     @override
     async def acquire(self, *, name: str, token: str, duration: float) -> int | None:
         await yield_once()
+        return self.acquire_at_once(name, token, duration)
+
+    def acquire_at_once(self, name: str, token: str, duration: float) -> int | None:
+        """Grant like `acquire`, without yielding to the loop first."""
         store = self._store
         with store.guard:
             lease = self._take(store, name, token, duration)
@@ -89,6 +93,10 @@ class MemoryLockAdapter(_MemoryAdapter, QueueingLockBackend):
 
     @override
     async def release(self, *, name: str, token: str) -> bool:
+        return self.release_at_once(name, token)
+
+    def release_at_once(self, name: str, token: str) -> bool:
+        """Free like `release`."""
         store = self._store
         with store.guard:
             owned = _lease.is_owned(store.locks.get(name), token, store.now())

@@ -21,7 +21,6 @@ from anyio import current_time
 from pydantic import model_validator
 from typing_extensions import override
 
-from grelmicro.config._env import checked
 from grelmicro.coordination._calls import LockCalls
 from grelmicro.coordination._holders import Holders, Lease, LockHandle, current_clock, current_owner
 from grelmicro.coordination._identity import Identity, random_uuid1
@@ -122,7 +121,7 @@ class TaskLock(LeasedLock[TaskLockConfig]):
 
     @override
     def _bind(self, name: str, config: TaskLockConfig, backend: LockBackend | str | None) -> None:
-        super()._bind(name, checked(config), backend)
+        super()._bind(name, config, backend)
         self._key = tasklock_key(name)
         self._holders = Holders(Identity(config.worker, random_uuid1))
         self._unfinished: list[TaskHold] = []
@@ -131,7 +130,6 @@ class TaskLock(LeasedLock[TaskLockConfig]):
 
     @override
     async def _on_reconfigured(self, old: TaskLockConfig, new: TaskLockConfig) -> None:
-        checked(new)
         for copy in self._copies:
             copy.terms()  # raises if its interval does not go with them
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grelmicro.coordination import Coordination
@@ -11,6 +12,14 @@ if TYPE_CHECKING:
     from grelmicro.providers._base import Provider
 
 
+_KUBECONFIG = "kubeconfig"
+
+
+def url_of(kubeconfig: str) -> str:
+    """Return what stands for a kubeconfig file where a URL is expected."""
+    return f"{_KUBECONFIG}://{Path(kubeconfig).absolute()}"
+
+
 def provider_for(url: str) -> Provider:
     """Make the provider that a URL's scheme stands for.
 
@@ -18,7 +27,11 @@ def provider_for(url: str) -> Provider:
         SettingsValidationError: the URL has another scheme, or cannot be read.
         ImportError: the vendor's extra is not installed; the message names it.
     """
-    scheme = url.partition("://")[0]
+    scheme, _, rest = url.partition("://")
+    if scheme == _KUBECONFIG:
+        from grelmicro.providers.kubernetes import KubernetesProvider  # noqa: PLC0415 - only what is needed
+
+        return KubernetesProvider(kubeconfig=rest)
     if scheme in {"postgres", "postgresql"}:
         from grelmicro.providers.postgres import PostgresProvider  # noqa: PLC0415 - only what the URL needs
 

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import threading
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
@@ -25,17 +26,19 @@ T = TypeVar("T")
 
 _log = logging.getLogger("grelmicro.memory")
 
-_SWEEP = 2  # more than one look per store: what has ended goes faster than it comes
+_SWEEP_EVERY = 16
+_SWEEP = 32  # more than one look per store: what has ended goes faster than it comes
 
 
 class Expiring(Generic[T]):
-    """Values by name, each until its time; every store drops a few of those that are over.
+    """Values by name, each until its time; every few stores drop some of those that are over.
 
     It holds at most a small multiple of what was live at once, without a timer and without a long pause.
     """
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[T, float]] = {}
+        self._puts = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -48,10 +51,12 @@ class Expiring(Generic[T]):
     def put(self, name: str, value: T, until: float, now: float) -> None:
         """Store a value that may be dropped from `until` on."""
         self._entries[name] = value, until
-        for oldest in [name for name, _ in zip(self._entries, range(_SWEEP), strict=False)]:
-            entry = self._entries.pop(oldest)
-            if now < entry[1]:
-                self._entries[oldest] = entry
+        self._puts += 1
+        if self._puts % _SWEEP_EVERY == 0:
+            for oldest in list(islice(self._entries, _SWEEP)):
+                entry = self._entries.pop(oldest)
+                if now < entry[1]:
+                    self._entries[oldest] = entry
 
     def pop(self, name: str) -> None:
         """Forget the value, if there is one."""

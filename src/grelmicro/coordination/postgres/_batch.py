@@ -18,7 +18,7 @@ from grelmicro.coordination.postgres._queues import Queues
 from grelmicro.coordination.postgres._statement import Call, Statement
 from grelmicro.errors import OutOfContextError
 from grelmicro.providers._postgres.driven import Driven
-from grelmicro.providers._postgres.sending import cannot, terminate
+from grelmicro.providers._postgres.sending import cannot
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -210,7 +210,7 @@ class Batcher:
             raise
         finally:
             if connection is not None:
-                terminate(connection)
+                self.connections.drop(connection)
 
     async def _connect(self) -> Connection | None:
         self._attempts += 1

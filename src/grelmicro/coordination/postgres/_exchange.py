@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from grelmicro.errors import ProviderError
-from grelmicro.providers._postgres.sending import cannot, is_lost, terminate
+from grelmicro.providers._postgres.sending import cannot, is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ class Exchange:
         lost = await self._refused(connection, calls, error)
         if lost is None:
             return connection
-        terminate(connection)
+        self._connections.drop(connection)
         self._lost(calls, lost)
         await self._connections.distrust()
         return None
@@ -130,6 +130,6 @@ class Exchange:
         if self._collector is not None and self._collector.is_due:
             usable = await self._collector.run(self._connections.sending, connection)
             if not usable:
-                terminate(connection)
+                self._connections.drop(connection)
                 return
         await self._connections.give(connection)

@@ -46,6 +46,9 @@ class Connections:
         self._pid = os.getpid()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = 0
+        self._generation = 0
+        self._lent: dict[Connection, int] = {}
+        """Connections that are out of the pool, and the generation in which they were taken from it."""
         self._kept: Connection | None = None
         self._kept_since = 0.0
         self._linger: asyncio.TimerHandle | None = None
@@ -105,10 +108,11 @@ class Connections:
                 connection = await self.pool.acquire(timeout=self.call_timeout)
             finally:
                 self._waiting -= 1
+            self._lent[connection] = self._generation
             try:
                 await self.sending.look_for_pooler(connection)
             except BaseException as error:
-                terminate(connection)
+                self.drop(connection)
                 if last or not (isinstance(error, Exception) and is_lost(connection, error)):
                     raise
                 await self.distrust()
@@ -120,7 +124,7 @@ class Connections:
         """Borrow the connection that is at hand, if there is one. Give or keep it, or end it."""
         kept, self._kept = self._kept, None
         if kept is not None and is_closed(kept):
-            terminate(kept)
+            self.drop(kept)
             return None
         return kept
 
@@ -130,7 +134,7 @@ class Connections:
         try:
             await self.sending.fetch(connection, sql, *arguments)
         except BaseException:
-            terminate(connection)
+            self.drop(connection)
             raise
         await self.give(connection)
 
@@ -147,13 +151,21 @@ class Connections:
     def _keep(self, connection: Connection) -> bool:
         if not self._keeps or self._kept is not None or self._waiting or self._closing:
             return False
+        if self._lent.get(connection) != self._generation:
+            return False
         self._kept, self._kept_since = connection, self._loop.time()
         if self._linger is None:
             self._linger = self._loop.call_later(_LINGER, self._stop_keeping)
         return True
 
+    def drop(self, connection: Connection) -> None:
+        """End a connection whose state is not known."""
+        self._lent.pop(connection, None)
+        terminate(connection)
+
     async def distrust(self) -> None:
         """Let no connection made until now be taken again: one of them was lost."""
+        self._generation += 1
         await self.pool.expire_connections()
         if self._kept is not None:
             kept, self._kept = self._kept, None
@@ -179,6 +191,7 @@ class Connections:
             await self._release(kept)
 
     async def _release(self, connection: Connection) -> None:
+        self._lent.pop(connection, None)
         if self._resets is not None and not is_closed(connection):
             self._resets.spare(connection.get_server_pid())
         try:
