@@ -12,6 +12,7 @@ import anyio
 import asyncpg
 import pytest
 from anyio.lowlevel import checkpoint
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from grelmicro.coordination import Lock, _line
 from grelmicro.coordination.abc import Refusal
@@ -27,6 +28,8 @@ from tests.support.servers import PgBouncer, PostgresServer
 LONG = 60.0
 SOON = 15.0
 EPOCH = "date_part('epoch', clock_timestamp())::bigint"
+AGED = "UPDATE grelmicro_locks SET renewed = (SELECT jsonb_object_agg(key, 1) FROM jsonb_each(renewed))"
+"""All signs of life become old."""
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +106,13 @@ async def take_turns(url, name, locks):
                 await somebody_waits(url, name)
 
 
+async def fill_the_queue(session):
+    while True:
+        await session.execute(
+            "SELECT pg_notify('anything', repeat('x', 7000) || n) FROM generate_series(1, 20) n"
+        )
+
+
 class TestQueue:
     @pytest.mark.parametrize("many", [False, True])
     async def test_a_release_that_nobody_waits_for_notifies_nobody(self, locks, database, unique, sql, many):
@@ -142,25 +152,23 @@ class TestQueue:
             answer = await other.acquire_or_enqueue(name=unique, token="b", duration=LONG)
             assert isinstance(answer, Refusal)
         assert await sql(version, unique) == before
-        await sql(
-            "UPDATE grelmicro_locks SET waiting = ARRAY [split_part(waiting[1], ' ', 1) || ' 1'] WHERE name = $1",
-            unique,
-        )
+        await sql(f"{AGED} WHERE name = $1", unique)
         await other.acquire_or_enqueue(name=unique, token="b", duration=LONG)
         (age,) = await sql(
-            f"SELECT {EPOCH} - split_part(waiting[1], ' ', 2)::bigint FROM grelmicro_locks WHERE name = $1",
-            unique,
+            f"SELECT {EPOCH} - (renewed ->> waiting[1])::bigint FROM grelmicro_locks WHERE name = $1", unique
         )
         assert 0 <= age < SOON
 
-    async def test_who_gives_no_sign_of_life_is_passed_over(self, locks, provider, unique, sql):
+    async def test_who_gives_no_sign_of_life_loses_its_place(self, locks, provider, unique, sql):
         await locks.acquire(name=unique, token="a", duration=LONG)
+        for _ in range(3):
+            await provider.lock().acquire_or_enqueue(name=unique, token="dead", duration=LONG)
         other, turn = provider.lock(), anyio.Event()
         await heard(other)
         other.on_turn(unique, turn.set)
         await other.acquire_or_enqueue(name=unique, token="b", duration=LONG)
-        dead = f"ARRAY ['dead ' || {EPOCH} - 6, 'dead2 1'] || waiting"
-        await sql(f"UPDATE grelmicro_locks SET waiting = {dead} WHERE name = $1", unique)
+        await sql(f"{AGED} WHERE name = $1", unique)
+        await other.acquire_or_enqueue(name=unique, token="b", duration=LONG)
         await locks.release(name=unique, token="a")
         with anyio.fail_after(SOON):
             await turn.wait()
@@ -174,11 +182,7 @@ class TestQueue:
             assert isinstance(refusal, Refusal)
             assert refusal.remaining > LONG / 2
         assert await sql(length, unique) == [100]
-        await sql(
-            "UPDATE grelmicro_locks SET waiting ="
-            " ARRAY (SELECT split_part(entry, ' ', 1) || ' 1' FROM unnest(waiting) AS entry) WHERE name = $1",
-            unique,
-        )
+        await sql(f"{AGED} WHERE name = $1", unique)
         await provider.lock().acquire_or_enqueue(name=unique, token="late", duration=LONG)
         assert await sql(length, unique) == [1]
 
@@ -211,8 +215,7 @@ class TestQueue:
         told = asyncio.Queue()
         async with session(database) as ear, session(database, "BEGIN") as joining:
             await ear.add_listener("joined", lambda *word: told.put_nowait(word[-1]))
-            place = f"ARRAY ['joined ' || {EPOCH}]"
-            await joining.execute(f"UPDATE grelmicro_locks SET waiting = {place} WHERE name = $1", names[0])
+            await joining.execute("UPDATE grelmicro_locks SET waiting = '{joined}' WHERE name = $1", names[0])
             calls = [asyncio.create_task(locks.release(name=name, token="a")) for name in names]
             assert all(await asyncio.gather(*calls[1:]))
             done, _ = await asyncio.wait(calls[:1], timeout=0.3)
@@ -262,10 +265,7 @@ class TestQueue:
             ):
                 await spy.execute("BEGIN; SELECT 1")
                 with pytest.raises(asyncpg.ProgramLimitExceededError):
-                    while True:
-                        await noise.execute(
-                            "SELECT pg_notify('anything', repeat('x', 7000) || n) FROM generate_series(1, 20) n"
-                        )
+                    await fill_the_queue(noise)
                 locks, names = provider.lock(), [f"n{n}" for n in range(30)]
                 for count in (1, 30):
                     for name in names[:count]:
@@ -364,7 +364,7 @@ class TestListening:
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE query LIKE 'LISTEN%' AND datname = current_database()"
             )
-            await until(lambda turn=turn: len(wakes) == 2 * turn)  # noqa: B023
+            await until(lambda turn=turn: len(wakes) == 2 * turn)
         assert wakes == [False, True] * 2
         assert words(caplog) == [True, False, True, False, True]
 
@@ -481,13 +481,14 @@ class TestProcesses:
         lock = Lock(unique, backend=provider.lock(), lease_duration=300, retry_interval=30)
         command = [sys.executable, "-c", textwrap.dedent(self.PROGRAM), database, unique]
         async with await anyio.open_process(command, stderr=None) as process:
-            assert await process.stdout.receive() == b"ready\n"
+            lines = BufferedByteReceiveStream(process.stdout)
+            assert await lines.receive_until(b"\n", 100) == b"ready"
             for _ in range(3):
                 async with lock:
                     await process.stdin.send(b"mine\n")
                     await somebody_waits(database, unique)
                 with anyio.fail_after(SOON):
-                    assert await process.stdout.receive() == b"mine\n"
+                    assert await lines.receive_until(b"\n", 100) == b"mine"
             await process.stdin.aclose()
             assert await process.wait() == 0
 

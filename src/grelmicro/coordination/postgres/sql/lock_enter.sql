@@ -4,17 +4,15 @@
 -- Answers (name, holder, fence, remaining) for each name that is decided: a fence means granted to `holder`, none that
 -- `holder` has it for `remaining` seconds. A name without a row is undecided: ask again.
 -- A refusal whose place was renewed within two seconds locks and writes nothing: with the row, its place is seen to be
--- in the queue while the lease is live, so whoever releases it will see it too. Nor does one when a hundred wait.
+-- in the queue while the lease is live, so whoever releases it will see it too. Nor does one when a hundred wait. Who
+-- writes also deletes the places of those who gave no sign of life for five seconds.
 -- A place in the queue need not survive a crash, so nothing waits for the disk when nothing is granted.
 WITH asked AS MATERIALIZED (
     SELECT name, token, duration::float8 FROM unnest($1::text[], $2::text[], $3::text[]) AS u (name, token, duration)
 ), seen AS MATERIALIZED (
     SELECT name, token, expires_at,
-           cardinality({_others}) >= 100 OR EXISTS (
-               SELECT FROM unnest(lock.waiting) AS queue (entry)
-                WHERE split_part(entry, ' ', 1) = {me}
-                  AND split_part(entry, ' ', 2)::bigint > date_part('epoch', statement_timestamp()) - 2
-           ) AS stands
+           coalesce({me} = ANY (waiting) AND (renewed ->> {me})::bigint > {_now} - 2, false)
+        OR (SELECT count(*) FROM unnest(waiting) AS queue (one) WHERE one <> {me} AND {_alive}) >= 100 AS stands
       FROM {table} AS lock WHERE name = ANY ($1::text[])
 ), free AS MATERIALIZED (
     SELECT name FROM {table}
@@ -39,19 +37,19 @@ WITH asked AS MATERIALIZED (
            fence = CASE WHEN lock.token = excluded.token AND lock.expires_at > clock_timestamp() THEN lock.fence
                         ELSE greatest(lock.fence + 1, (date_part('epoch', clock_timestamp()) * 1000000)::bigint)
                    END,
-           waiting = CASE WHEN lock.waiting IS NOT NULL THEN nullif({_others}, '{}') END
+           waiting = nullif({_others}, '{}')
      WHERE lock.token = excluded.token OR lock.expires_at <= clock_timestamp()
     RETURNING name, token, fence
 ), queued AS (
     UPDATE {table} AS lock
-       SET waiting = CASE
-               WHEN {me} = ANY (ARRAY (SELECT split_part(entry, ' ', 1) FROM unnest(lock.waiting) AS queue (entry)))
-               THEN ARRAY (
-                   SELECT CASE WHEN split_part(entry, ' ', 1) = {me} THEN {_place} ELSE entry END
-                     FROM unnest(lock.waiting) WITH ORDINALITY AS queue (entry, place) ORDER BY place
-               )
-               ELSE {_others} || {_place}
-           END
+       SET waiting = ARRAY (
+               SELECT one FROM unnest(lock.waiting) WITH ORDINALITY AS queue (one, place)
+                WHERE one = {me} OR {_alive} ORDER BY place
+           ) || CASE WHEN {me} = ANY (lock.waiting) THEN '{}' ELSE ARRAY [{me}] END,
+           renewed = coalesce(
+               (SELECT jsonb_object_agg(one, lock.renewed -> one) FROM unnest(lock.waiting) AS queue (one) WHERE {_alive}),
+               '{}'
+           ) || jsonb_build_object({me}, {_now})
      WHERE name = ANY (ARRAY (SELECT name FROM crowded))
     RETURNING name, token, expires_at
 )

@@ -5,7 +5,7 @@
 -- locked by another transaction: ask again. A name without a row is held by neither. When the one that gets it has it
 -- already, this is a repetition, and gets the same answer.
 WITH seen AS MATERIALIZED (
-    SELECT name, token, fence, cardinality({_others}) > 0 AS others_wait FROM {table} AS lock
+    SELECT name, token, fence, coalesce({_others} <> '{}', false) AS others_wait FROM {table} AS lock
      WHERE name = ANY ($1::text[])
        AND token IN (($2::text[])[array_position($1::text[], name)], ($3::text[])[array_position($1::text[], name)])
        AND expires_at > clock_timestamp()
@@ -22,7 +22,7 @@ WITH seen AS MATERIALIZED (
            expires_at = clock_timestamp()
                       + (($4::text[])[array_position($1::text[], name)])::float8 * interval '1 second',
            fence = greatest(lock.fence + 1, (date_part('epoch', clock_timestamp()) * 1000000)::bigint),
-           waiting = CASE WHEN lock.waiting IS NOT NULL THEN nullif({_others}, '{}') END
+           waiting = nullif({_others}, '{}')
      WHERE name = ANY (ARRAY (SELECT name FROM mine))
     RETURNING name, fence, waiting IS NOT NULL AS others_wait
 )

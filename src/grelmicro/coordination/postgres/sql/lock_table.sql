@@ -1,8 +1,8 @@
 -- The table of locks: one row per name that was used within the last hour.
 -- {table}: the quoted table, {schema}: its quoted schema. Harmless to run again.
--- `waiting` is the queue of the processes that wait for the lock, first come first: of each the channel on which it is
--- woken and the epoch second of its last sign of life, parted by a space. It is null when nobody waits. `called` is
--- the channel of the process that the last release woke.
+-- `waiting` is the queue for the lock: the channels on which the processes that wait are woken, first come first, or null
+-- when nobody waits. `renewed` maps them to the epoch second of their last sign of life. `called` is the channel of the
+-- process that the last release woke.
 -- A table made before there were queues gets them, after a look at whether it is one of ours.
 CREATE TABLE IF NOT EXISTS {table} (
     name text COLLATE "C" PRIMARY KEY,
@@ -10,7 +10,11 @@ CREATE TABLE IF NOT EXISTS {table} (
     expires_at timestamptz NOT NULL,
     fence bigint NOT NULL,
     waiting text[] COLLATE "C",
+    renewed jsonb,
     called text COLLATE "C"
 ) WITH (fillfactor = 70);
 SELECT name, token, expires_at, fence FROM {table} LIMIT 0;
-ALTER TABLE {table} ADD COLUMN IF NOT EXISTS waiting text[] COLLATE "C", ADD COLUMN IF NOT EXISTS called text COLLATE "C";
+ALTER TABLE {table}
+    ADD COLUMN IF NOT EXISTS waiting text[] COLLATE "C",
+    ADD COLUMN IF NOT EXISTS renewed jsonb,
+    ADD COLUMN IF NOT EXISTS called text COLLATE "C";
