@@ -74,7 +74,8 @@ class Detached(Generic[T]):
             raise cancellation
         return self.result()
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Do the work; for `spawn`."""
         try:
             with anyio.CancelScope() as self._scope:
                 if self._unwanted:
@@ -100,13 +101,13 @@ def spawn(work: Callable[[*PosArgs], Awaitable[T]], *args: *PosArgs, name: str |
     detached: Detached[T] = Detached(lambda: work(*args))
     name = name or getattr(work, "__qualname__", "detached")
     if on_asyncio():
-        task = asyncio.get_running_loop().create_task(detached._run(), name=name)  # noqa: SLF001
+        task = asyncio.get_running_loop().create_task(detached.run(), name=name)
         _running.add(task)
         task.add_done_callback(_running.discard)
     else:
         import trio  # noqa: PLC0415 - only there when it runs the caller
 
-        trio.lowlevel.spawn_system_task(detached._run, name=name, context=copy_context())  # noqa: SLF001
+        trio.lowlevel.spawn_system_task(detached.run, name=name, context=copy_context())
     return detached
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -25,16 +24,19 @@ BackendT = TypeVar("BackendT")
 
 
 class _Slot(NamedTuple):
-    """One of the three backends: its keyword, its protocol, and how a provider makes it."""
+    """One of the three backends: its keyword, its protocol, and the method of a provider that makes it."""
 
     keyword: str
     protocol: type[Any]
-    make: Callable[[Provider], Any]
+    method: str
+
+    def make(self, provider: Provider) -> Any:
+        return getattr(provider, self.method)()
 
 
-_LOCK = _Slot("lock", LockBackend, lambda provider: provider.lock())
-_ELECTION = _Slot("election", LeaderElectionBackend, lambda provider: provider.leaderelection())
-_SCHEDULE = _Slot("schedule", ScheduleBackend, lambda provider: provider.schedule())
+_LOCK = _Slot("lock", LockBackend, "lock")
+_ELECTION = _Slot("election", LeaderElectionBackend, "leaderelection")
+_SCHEDULE = _Slot("schedule", ScheduleBackend, "schedule")
 _SLOTS = (_LOCK, _ELECTION, _SCHEDULE)
 
 

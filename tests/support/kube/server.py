@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,11 +10,15 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from grelmicro.providers._kubernetes.access import connect
 from tests.support._process import HOST, Server, ServerUnavailableError, free_port
 from tests.support._tls import make_certificates
 from tests.support.kube.strict import kubeconfig
@@ -65,7 +70,34 @@ class Etcd(Server):
             return False
 
 
-class KubeServer(Server):
+class _Leases(ABC):
+    """Leases past the library."""
+
+    @abstractmethod
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Ask as the user who may do everything; an OSError tells that it was refused."""
+
+    def leases(self) -> dict[str, dict[str, Any]]:
+        """Return all Leases in the default namespace by name."""
+        return {item["metadata"]["name"]: item for item in self.request("GET", _LEASES)["items"]}
+
+    def put(self, lease: dict[str, Any]) -> dict[str, Any]:
+        """Create or replace a Lease, unconditionally."""
+        name = lease["metadata"]["name"]
+        try:
+            old = self.request("GET", f"{_LEASES}/{name}")
+        except OSError:
+            return dict(self.request("POST", _LEASES, lease))
+        version = {"resourceVersion": old["metadata"]["resourceVersion"]}
+        lease = {**lease, "metadata": {**lease["metadata"], **version}}
+        return dict(self.request("PUT", f"{_LEASES}/{name}", lease))
+
+    def delete(self, name: str) -> None:
+        """Delete a Lease, unconditionally."""
+        self.request("DELETE", f"{_LEASES}/{name}")
+
+
+class KubeServer(Server, _Leases):
     """The API server, and its `etcd`. It validates and authorises (RBAC) as any cluster does."""
 
     start_timeout = 60.0
@@ -138,33 +170,14 @@ class KubeServer(Server):
         path.write_text(kubeconfig(f"https://{HOST}:{port or self.port}", token, ca_file=self.ca_file))
         return path
 
+    @override
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """Ask as the user who may do everything, past any proxy."""
         headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         context = ssl.create_default_context(cafile=str(self.ca_file))
         with urllib.request.urlopen(request, timeout=10, context=context) as reply:
             return json.load(reply)
-
-    def leases(self) -> dict[str, dict[str, Any]]:
-        """Return all Leases in the default namespace by name."""
-        return {item["metadata"]["name"]: item for item in self.request("GET", _LEASES)["items"]}
-
-    def put(self, lease: dict[str, Any]) -> dict[str, Any]:
-        """Create or replace a Lease, unconditionally."""
-        name = lease["metadata"]["name"]
-        try:
-            old = self.request("GET", f"{_LEASES}/{name}")
-        except urllib.error.HTTPError:
-            return dict(self.request("POST", _LEASES, lease))
-        version = {"resourceVersion": old["metadata"]["resourceVersion"]}
-        lease = {**lease, "metadata": {**lease["metadata"], **version}}
-        return dict(self.request("PUT", f"{_LEASES}/{name}", lease))
-
-    def delete(self, name: str) -> None:
-        """Delete a Lease, unconditionally."""
-        self.request("DELETE", f"{_LEASES}/{name}")
 
     def allow(self, *verbs: str) -> None:
         """Let `lease-user` do just this with Leases, in the default namespace."""
@@ -183,9 +196,32 @@ class KubeServer(Server):
             self.request("PUT", f"{path}/{body['metadata']['name']}", body)
 
 
-class GivenKube:
+class GivenKube(_Leases):
     """A cluster that `KUBECONFIG` names. Its faults are not ours to make."""
 
     def __init__(self, path: str, version: str = "given by KUBECONFIG") -> None:
         self.kubeconfig = Path(path)
         self.version = version
+
+    @override
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        with ThreadPoolExecutor(1) as pool:  # the test's own loop may be running here
+            return pool.submit(asyncio.run, self._request(method, path, body)).result()
+
+    async def _request(self, method: str, path: str, body: Any) -> Any:
+        client = await connect(self.kubeconfig, None, read_environment=False)
+        try:
+            headers = {"Accept": "application/json", "Content-Type": "application/json"}
+            reply = await client.call_api(
+                path,
+                method,
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+            )
+            if reply.status >= HTTPStatus.BAD_REQUEST:
+                raise OSError(reply.status)
+            return await reply.json()
+        finally:
+            await client.close()
