@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from benchmarks._vendors import Cycle, Vendor, rss, settle
+from benchmarks._vendors import Cycle, Vendor, rss
 from grelmicro.coordination import LeaderElection, Lock
 
 Figures = dict[str, float]
@@ -91,7 +91,6 @@ async def contended(vendor: Vendor, rounds: int) -> Figures:
 
     async with lock:
         pass
-    await settle(vendor)
     before = vendor.commands() if vendor.commands else 0
     for _ in range(rounds):
         start = time.perf_counter()
@@ -99,7 +98,6 @@ async def contended(vendor: Vendor, rounds: int) -> Figures:
         spans.append(time.perf_counter() - start)
     figures = {"contended: makespan / ideal": statistics.median(spans) / IDEAL}
     if vendor.commands:
-        await settle(vendor)
         sent = vendor.commands() - before
         figures["contended, one process: commands/hold"] = sent / (rounds * WORKERS * HOLDS)
     return figures
@@ -146,13 +144,11 @@ async def contended_processes(vendor: Vendor, _rounds: int) -> Figures:
     if vendor.commands is None:
         return {}
     async with _workers(vendor, WORKERS, next(_names), "hold", HOLDS, HOLD) as workers:
-        await settle(vendor)
         before = vendor.commands()
         start = time.monotonic()
         for worker in workers:
             worker.tell()
         ends = await asyncio.gather(*(worker.hear() for worker in workers))
-        await settle(vendor)
         sent = vendor.commands() - before
     return {
         "contended, 20 processes: makespan / ideal": (max(ends) - start) / IDEAL,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -152,7 +151,9 @@ async def postgres() -> AsyncGenerator[Vendor]:
 
     from tests.support.servers import PostgresServer
 
-    with PostgresServer("-c", "fsync=on", "-c", "full_page_writes=on") as server:
+    options = ("fsync=on", "full_page_writes=on", "shared_preload_libraries=pg_stat_statements")
+    with PostgresServer(*(word for option in options for word in ("-c", option))) as server:
+        server.execute("CREATE EXTENSION pg_stat_statements")
         kept = await asyncpg.connect(server.url)
         await kept.execute(_TABLE)
         take, free = await kept.prepare(_TAKE_ROW), await kept.prepare(_FREE_ROW)
@@ -169,10 +170,8 @@ async def postgres() -> AsyncGenerator[Vendor]:
             await pool.fetch(_FREE_ROW, name, "token")
 
         def commands() -> int:
-            # A statement of ours is a transaction; what a session did is reported when it has been idle.
-            return int(
-                server.execute("SELECT xact_commit FROM pg_stat_database WHERE datname = 'postgres'")[0]
-            )
+            # Not transactions: for each NOTIFY, every session that listens makes one of its own.
+            return int(server.execute("SELECT sum(calls) FROM pg_stat_statements")[0])
 
         async with AsyncExitStack() as stack:
             yield Vendor("postgres", server.url, alone, pooled, commands, stack=stack)
@@ -181,12 +180,6 @@ async def postgres() -> AsyncGenerator[Vendor]:
 
 
 VENDORS = {"memory": memory, "redis": redis, "postgres": postgres}
-
-
-async def settle(vendor: Vendor) -> None:
-    """Wait until the server's counters are up to date."""
-    if vendor.name == "postgres":
-        await asyncio.sleep(2.0)
 
 
 def rss() -> int:

@@ -16,7 +16,9 @@ from grelmicro.testing.conformance import (
     KindsSuite,
     LeaderElectionBackendSuite,
     LockBackendSuite,
+    QueueingLockBackendSuite,
     ScheduleBackendSuite,
+    WakingElectionBackendSuite,
 )
 from tests.backends._postgres import run_sql
 
@@ -103,6 +105,30 @@ class TestElections(Lapsing, LeaderElectionBackendSuite):
     @pytest.fixture
     def peer(self, other):
         return other.leaderelection()
+
+
+# Behind a pooler nothing is heard, and a pool as small as ours has no four connections to listen on.
+where_heard = pytest.mark.parametrize(
+    "way", [pytest.param("direct", marks=pytest.mark.variant("postgres"))], indirect=True, scope="module"
+)
+
+
+@where_heard
+class TestQueueing(Lapsing, QueueingLockBackendSuite):
+    table = "grelmicro_locks"
+
+    @pytest.fixture
+    def processes(self, provider, other):
+        return provider.lock(), other.lock(), provider.lock(), other.lock()
+
+
+@where_heard
+class TestWakingElections(Lapsing, WakingElectionBackendSuite):
+    table = "grelmicro_leaders"
+
+    @pytest.fixture
+    def processes(self, provider, other):
+        return provider.leaderelection(), other.leaderelection(), other.leaderelection()
 
 
 class TestSchedules(ScheduleBackendSuite):

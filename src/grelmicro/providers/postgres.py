@@ -22,9 +22,11 @@ from grelmicro.providers._postgres.config import PLACE, PostgresConfig
 from grelmicro.providers._postgres.connections import Connections
 from grelmicro.providers._postgres.resets import Resets
 from grelmicro.providers._postgres.sending import cannot
+from grelmicro.providers._postgres.subscription import PostgresSubscription, borrowed_ear, own_ear
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
     from grelmicro.coordination.postgres import (
         PostgresLeaderElectionAdapter,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
         PostgresScheduleAdapter,
     )
     from grelmicro.providers._postgres.connections import Pool
+    from grelmicro.providers._postgres.subscription import Ear
 
 __all__ = ["PostgresConfig", "PostgresProvider"]
 
@@ -98,6 +101,7 @@ class PostgresProvider(Provider):
         self._given_pool = pool
         self._own = own
         self._connections: Connections | None = None
+        self._subscriptions: list[PostgresSubscription] = []
         self._where = f"PostgreSQL at {config.masked_url}" if pool is None else "PostgreSQL"
 
     @classmethod
@@ -191,13 +195,7 @@ class PostgresProvider(Provider):
         connections = self.connections
         try:
             async with asyncio.timeout(self.call_timeout):
-                connection = await connections.take()
-                try:
-                    await connections.sending.fetch(connection, "SELECT 1")
-                except BaseException:
-                    connections.drop(connection)
-                    raise
-                await connections.give(connection)
+                await connections.run("SELECT 1")
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise cannot("does not answer", self._where, error) from error
 
@@ -241,8 +239,28 @@ class PostgresProvider(Provider):
             where=self._where,
         )
         stack.push_async_callback(connections.aclose)
+        stack.push_async_callback(self._stop_listening)
         self._connections = connections
         stack.callback(self._forget)
+
+    def subscribe(
+        self, channels: Sequence[str], on_message: Callable[[str], object], on_change: Callable[[], object]
+    ) -> PostgresSubscription:
+        """Listen to channels, the first of them nobody else's, until the provider closes."""
+        connections, config, pool = self.connections, self._config, self._given_pool
+
+        def ear() -> AbstractAsyncContextManager[Ear]:
+            if pool is None:
+                return own_ear(config.connect_arguments, config.call_timeout)
+            return borrowed_ear(pool, config.call_timeout)
+
+        subscription = PostgresSubscription(connections, ear, channels, on_message, on_change)
+        self._subscriptions.append(subscription)
+        return subscription
+
+    async def _stop_listening(self) -> None:
+        while self._subscriptions:
+            await self._subscriptions.pop().aclose()
 
     def _forget(self) -> None:
         self._connections = None

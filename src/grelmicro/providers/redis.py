@@ -20,7 +20,7 @@ from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT, Provider
 from grelmicro.providers._redis.address import Address, parse_address
 from grelmicro.providers._redis.cluster import ClusterDispatcher
 from grelmicro.providers._redis.dispatch import Dispatcher, SingleDispatcher
-from grelmicro.providers._redis.subscription import Subscription
+from grelmicro.providers._redis.subscription import RedisSubscription
 from grelmicro.types import Seconds
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class RedisProvider(Provider):
         self._own = own
         self._client: Any = None
         self._dispatcher: Dispatcher
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[RedisSubscription] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = 0
         self._where = f"Redis at {config.masked_url}" if client is None else "Redis"
@@ -270,14 +270,10 @@ class RedisProvider(Provider):
         stack.push_async_callback(self._stop_listening)
 
     def subscribe(
-        self,
-        channels: Sequence[bytes],
-        *,
-        on_message: Callable[[bytes], object],
-        on_change: Callable[[], object],
-    ) -> Subscription:
+        self, channels: Sequence[str], on_message: Callable[[str], object], on_change: Callable[[], object]
+    ) -> RedisSubscription:
         """Listen to channels, the first of them nobody else's, until the provider closes."""
-        subscription = Subscription(self.dispatcher, channels, on_message=on_message, on_change=on_change)
+        subscription = RedisSubscription(self.dispatcher, channels, on_message, on_change)
         self._subscriptions.append(subscription)
         return subscription
 

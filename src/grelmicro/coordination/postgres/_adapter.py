@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
 from grelmicro.coordination._adapter import ProviderAdapter
+from grelmicro.coordination._identity import random_hex
 from grelmicro.coordination.postgres._batch import Batcher
 from grelmicro.coordination.postgres._collector import Collector
+from grelmicro.coordination.postgres._statement import UNDECIDED, Statement, Undecided
 from grelmicro.coordination.postgres._table import Table
 from grelmicro.providers.postgres import PostgresProvider
 from grelmicro.types import MAX_SECONDS
@@ -16,7 +18,9 @@ from grelmicro.types import MAX_SECONDS
 if TYPE_CHECKING:
     import asyncio
 
-    from grelmicro.coordination.postgres._statement import Statement
+    import asyncpg
+
+    from grelmicro.coordination.postgres._statement import Call
 
 
 class PostgresAdapter(ProviderAdapter[PostgresProvider]):
@@ -44,6 +48,21 @@ class PostgresAdapter(ProviderAdapter[PostgresProvider]):
         """
         return self._table.schema_sql
 
+    def _new_channel(self) -> str:
+        """Return a channel that no other adapter listens to."""
+        return f"grelmicro_{random_hex()}"
+
+    def _release_statement(self, **parts: str) -> Statement:
+        """Build the release of what has a lease; a channel may be given with the name and the token."""
+        wordless = self._release_statement(**(parts | {"word": "NULL"})) if parts["word"] != "NULL" else None
+        return Statement(
+            many=self._table.sql("release", me="($3::text[])[1]", **parts),
+            one=self._table.sql("release_one", me="$3::text", **parts),
+            decide=_decide_release,
+            droppable=False,
+            wordless=wordless,
+        )
+
     def _call(
         self, statement: Statement, name: str, token: str | None, *arguments: Any
     ) -> asyncio.Future[Any]:
@@ -53,6 +72,12 @@ class PostgresAdapter(ProviderAdapter[PostgresProvider]):
             collector = Collector(self._table) if self._forgets else None
             batcher = self._batcher = Batcher(connections, self._table, collector)
         return batcher.call(statement, name, token, *arguments)
+
+
+def _decide_release(call: Call, row: asyncpg.Record | None) -> bool | Literal[Undecided.UNDECIDED]:
+    if row is None:
+        return call.resent  # after a lost reply it has been released, or has lapsed
+    return True if row["released"] else UNDECIDED
 
 
 def checked_duration(duration: float) -> float:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grelmicro.providers._postgres.connections import Connections
     from grelmicro.providers._postgres.sending import Connection
 
-_NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+_NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError)
 _ROW_LOCKED = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 
 
@@ -76,22 +76,14 @@ class Exchange:
         if is_lost(connection, error):
             return error
         if isinstance(error, _NO_TABLE) and not calls[0].table_missed:
-            try:
-                await self._table.create(self._connections.sending, connection, self._connections.where)
-            except Exception as failure:  # noqa: BLE001 - the callers hear of it
-                if isinstance(failure, ProviderError):
-                    self._queues.fail(calls, failure)
-                elif is_lost(connection, failure):
-                    return failure
-                else:
-                    self._queues.fail(
-                        calls, cannot("did not create a table", self._connections.where, failure)
-                    )
-                return None
-            for call in calls:
-                call.table_missed = True
+            return await self._create_table(connection, calls)
+        if self._connections.sending.adapt(error):
             self._queues.put_back(calls)
-        elif self._connections.sending.adapt(error):
+        elif isinstance(error, asyncpg.ProgramLimitExceededError) and (
+            wordless := calls[0].statement.wordless
+        ):
+            for call in calls:
+                call.statement = wordless
             self._queues.put_back(calls)
         elif len(calls) > 1:
             self._queues.put_back(calls, alone=True)
@@ -99,6 +91,23 @@ class Exchange:
             self._queues.stick(calls[0])
         else:
             self._queues.fail(calls, error)
+        return None
+
+    async def _create_table(self, connection: Connection, calls: Sequence[Call]) -> Exception | None:
+        """Create what these calls missed; as for the rest, see `_refused`."""
+        try:
+            await self._table.create(self._connections.sending, connection, self._connections.where)
+        except Exception as failure:  # noqa: BLE001 - the callers hear of it
+            if isinstance(failure, ProviderError | asyncpg.UndefinedColumnError):
+                self._queues.fail(calls, failure)
+            elif is_lost(connection, failure):
+                return failure
+            else:
+                self._queues.fail(calls, cannot("did not create a table", self._connections.where, failure))
+            return None
+        for call in calls:
+            call.table_missed = True
+        self._queues.put_back(calls)
         return None
 
     def _lost(self, calls: Sequence[Call], error: Exception) -> None:

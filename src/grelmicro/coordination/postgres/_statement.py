@@ -50,6 +50,8 @@ class Statement:
     """Whether a row of `many` can also decide the calls for its name that were made before it was sent."""
     droppable: bool = True
     """Whether a call whose caller has gone need not be sent."""
+    wordless: Statement | None = None
+    """What is sent instead while the server takes no notifications, its queue being full of unheard ones."""
     collects: bool = False
     """Whether it may add rows, so that old ones should be collected from time to time."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from grelmicro.providers._postgres.sending import Connection, Sending
 
 _MAX_BYTES = 63
+_PART = re.compile(r"\{(\w+)\}")
 _CREATION_LOCK = 0x67726C6D
 """Advisory lock, held to the end of a transaction, by which processes that start together take turns."""
 
@@ -51,9 +54,26 @@ class Table:
         self._name = f"{self._schema}.{_quoted('table_name', table_name)}"
         self._creation = self.sql(template)
 
-    def sql(self, name: str) -> str:
-        """Return a statement from the file of that name, on this table."""
-        return _template(name).replace("{table}", self._name)
+    def sql(self, name: str, **parts: str) -> str:
+        """Return a statement from the file of that name, on this table.
+
+        In place of what stands in braces there comes what is given for it, else the file of that name.
+        """
+
+        def part(found: re.Match[str]) -> str:
+            name = found[1]
+            return (
+                self._name if name == "table" else filled(parts[name] if name in parts else _template(name))
+            )
+
+        def filled(text: str) -> str:
+            return _PART.sub(part, text)
+
+        return filled(_template(name))
+
+    def channel(self, purpose: str) -> str:
+        """Return the channel for word about this table, which all processes know."""
+        return f"grelmicro_{purpose}_{sha256(self._name.encode()).hexdigest()[:16]}"
 
     @property
     def schema_sql(self) -> str:
@@ -61,10 +81,11 @@ class Table:
         return f"CREATE SCHEMA IF NOT EXISTS {self._schema};\n{self._creation}\n"
 
     async def create(self, sending: Sending, connection: Connection, where: str) -> None:
-        """Create the table unless it exists by now, and its schema too if that is missing.
+        """Create the table, or what it lacks, and its schema, unless that exists by now.
 
         Raises:
             ProviderError: the user may not. The message holds the SQL that somebody else has to run.
+            UndefinedColumnError: the table is none of ours.
         """
         take_turns = f"SELECT pg_advisory_xact_lock({_CREATION_LOCK});\n"
         try:
@@ -76,7 +97,7 @@ class Table:
             return  # somebody who does not take turns was quicker
         except (asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError) as error:
             raise ProviderError(
-                f"the table {self._name} is missing, and {where} did not let this user create it "
-                f"({error}). Have somebody who may run the following, and grant this user USAGE on the "
-                f"schema and SELECT, INSERT, UPDATE and DELETE on the table:\n{self.schema_sql}"
+                f"the table {self._name} is missing or lacks something, and {where} did not let this user "
+                f"create it ({error}). Have somebody who may run the following, and grant this user USAGE on "
+                f"the schema and SELECT, INSERT, UPDATE and DELETE on the table:\n{self.schema_sql}"
             ) from error

@@ -6,20 +6,22 @@ import json
 from datetime import UTC
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from grelmicro.coordination.abc import LeaderRecord
+from typing_extensions import override
+
+from grelmicro.coordination.abc import LeaderRecord, WakingElectionBackend
 from grelmicro.coordination.postgres._adapter import PostgresAdapter, checked_duration
 from grelmicro.coordination.postgres._statement import UNDECIDED, Call, Statement, Undecided
-from grelmicro.coordination.postgres.lock import decide_release
+from grelmicro.providers._listening import Listening
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import asyncpg
 
     from grelmicro.providers.postgres import PostgresProvider
 
 
-class PostgresLeaderElectionAdapter(PostgresAdapter):
+class PostgresLeaderElectionAdapter(PostgresAdapter, WakingElectionBackend):
     """A `LeaderElectionBackend` on a table. Leases run by the server's clock.
 
     The table is created, and its old rows are deleted, as `PostgresLockAdapter` does it.
@@ -39,28 +41,37 @@ class PostgresLeaderElectionAdapter(PostgresAdapter):
         super().__init__(provider, table_name, schema)
         sql = self._table.sql
         self._renew = Statement(many=sql("leader_renew"), decide=_decide_renew, shared=True, collects=True)
-        self._release = Statement(
-            many=sql("release"), one=sql("release_one"), decide=decide_release, droppable=False
-        )
+        vacancies = self._table.channel("vacancy")
+        self._release = self._release_statement(and_freed="", word="{_word_of_vacancy}", vacancies=vacancies)
         self._get = Statement(many=sql("leader_get"), decide=_decide_get, shared=True)
+        self._vacancies = Listening(self._provider.subscribe, self._new_channel, (vacancies,))
 
+    @property
+    @override
+    def wakes(self) -> bool:
+        return self._vacancies.heard
+
+    @override
+    def on_vacancy(self, name: str, wake: Callable[[], object]) -> Callable[[], None]:
+        return self._vacancies.on(name, wake)
+
+    @override
     async def acquire_or_renew(
         self, *, name: str, token: str, duration: float, metadata: Mapping[str, str] | None = None
     ) -> LeaderRecord:
-        """Take or renew the lease: see `LeaderElectionBackend`."""
         stored = json.dumps(dict(metadata or {}))
         record: LeaderRecord = await self._call(
             self._renew, name, token, token, checked_duration(duration), stored
         )
         return record
 
+    @override
     async def release(self, *, name: str, token: str) -> bool:
-        """End the lease: see `LeaderElectionBackend`."""
         released: bool = await self._call(self._release, name, token, token)
         return released
 
+    @override
     async def get(self, *, name: str) -> LeaderRecord | None:
-        """Read the live record: see `LeaderElectionBackend`."""
         record: LeaderRecord | None = await self._call(self._get, name, None)
         return record
 

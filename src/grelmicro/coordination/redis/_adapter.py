@@ -8,7 +8,6 @@ nothing that a user writes into a name is ever taken for a tag.
 from __future__ import annotations
 
 import math
-import os
 from importlib.resources import files
 from typing import TYPE_CHECKING, ClassVar
 from zlib import crc32
@@ -16,6 +15,7 @@ from zlib import crc32
 from typing_extensions import override
 
 from grelmicro.coordination._adapter import ProviderAdapter
+from grelmicro.coordination._identity import random_hex
 from grelmicro.errors import ProviderError, SettingsValidationError
 from grelmicro.providers._redis.calls import Script
 from grelmicro.providers.redis import RedisProvider
@@ -80,9 +80,9 @@ class RedisAdapter(ProviderAdapter[RedisProvider]):
     def _shard_key(self, name: str, rest: bytes) -> bytes:
         return b"%bgrelmicro:{%d}:%b" % (self._prefix, crc32(name.encode()) % SHARDS, rest)
 
-    def _new_channel(self) -> bytes:
+    def _new_channel(self) -> str:
         """Return a channel that no other adapter listens to."""
-        return b"%bgrelmicro:%b:%b" % (self._prefix, self.kind, os.urandom(8).hex().encode())
+        return (b"%bgrelmicro:%b:" % (self._prefix, self.kind)).decode() + random_hex()
 
     def _run(self, script: Script, keys: Sequence[bytes], *arguments: bytes, finish: bool = False) -> Call:
         return self._provider.dispatcher.run(script, keys, arguments, finish=finish)

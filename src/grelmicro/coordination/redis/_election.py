@@ -10,7 +10,7 @@ from typing_extensions import override
 from grelmicro.coordination._clock import utc
 from grelmicro.coordination.abc import LeaderRecord, WakingElectionBackend
 from grelmicro.coordination.redis._adapter import RedisAdapter, load_script, milliseconds
-from grelmicro.providers._redis.subscription import Listening
+from grelmicro.providers._listening import Listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,10 +38,9 @@ class RedisLeaderElectionAdapter(RedisAdapter, WakingElectionBackend):
 
     def __init__(self, *, provider: RedisProvider | None = None, prefix: str = "") -> None:
         super().__init__(provider=provider, prefix=prefix)
-        self._channel = b"%bgrelmicro:vacancy" % self._prefix
-        self._vacancies = Listening(
-            self._provider.subscribe, self._new_channel, (self._channel,), missed=lambda _: None
-        )
+        channel = f"{prefix}grelmicro:vacancy"
+        self._channel = channel.encode()
+        self._vacancies = Listening(self._provider.subscribe, self._new_channel, (channel,))
 
     @property
     @override

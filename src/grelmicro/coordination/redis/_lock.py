@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from grelmicro.coordination.abc import QueueingLockBackend, Refusal, Succession
 from grelmicro.coordination.redis._adapter import RedisAdapter, load_script, milliseconds
-from grelmicro.providers._redis.subscription import Listening
+from grelmicro.providers._listening import Listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
 
     def __init__(self, *, provider: RedisProvider | None = None, prefix: str = "") -> None:
         super().__init__(provider=provider, prefix=prefix)
-        self._turns = Listening(self._provider.subscribe, self._new_channel, (), self._pass_on_missed)
+        self._turns = Listening(self._provider.subscribe, self._new_channel, missed=self._pass_on_missed)
 
     @property
     @override
@@ -56,13 +56,13 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
 
     @override
     async def acquire_or_enqueue(self, *, name: str, token: str, duration: float) -> int | Refusal:
-        arguments = (token.encode(), milliseconds(duration), self._turns.channel, _QUEUE_MEMORY)
+        arguments = (token.encode(), milliseconds(duration), self._turns.channel.encode(), _QUEUE_MEMORY)
         fence, left = await self._grant(self._run(_ENTER, self._keys(name), *arguments))
         return Refusal(left / 1000) if fence is None else fence
 
     @override
     async def hand_over(self, *, name: str, token: str, to: str, duration: float) -> Succession:
-        arguments = (token.encode(), to.encode(), milliseconds(duration), self._turns.channel)
+        arguments = (token.encode(), to.encode(), milliseconds(duration), self._turns.channel.encode())
         fence, waiting = await self._grant(self._run(_HAND_OVER, self._keys(name), *arguments, finish=True))
         return Succession(fence, others_wait=waiting > 0)
 
@@ -71,7 +71,7 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
         # Carried through when its caller is cancelled. "Not held" after a lost reply: the first try freed it.
         lock, _, queue = self._keys(name)
         spread = self._provider.dispatcher.spread
-        arguments = (token.encode(), name.encode(), self._turns.channel, spread)
+        arguments = (token.encode(), name.encode(), self._turns.channel.encode(), spread)
         call = self._run(_RELEASE, (lock, queue), *arguments, finish=True)
         return await self._flag(call) or call.uncertain
 

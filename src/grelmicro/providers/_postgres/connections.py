@@ -128,6 +128,16 @@ class Connections:
             return None
         return kept
 
+    async def run(self, sql: str, *arguments: object) -> None:
+        """Run one statement by itself, on whatever connection, for what it does."""
+        connection = await self.take()
+        try:
+            await self.sending.fetch(connection, sql, *arguments)
+        except BaseException:
+            self.drop(connection)
+            raise
+        await self.give(connection)
+
     async def give(self, connection: Connection) -> None:
         """Give back a connection whose last statement ended as it should, or by an error of the server's."""
         if not self._keep(connection):

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grelmicro.errors import OutOfContextError
+from grelmicro.providers._ending import end
 from grelmicro.providers._redis.errors import REPLIES, LostError, NoReplyError, UnreachableError
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 _CLOSED = "the RedisProvider was closed"
 
-_ENOUGH = 0.25
-"""Seconds after which a task that still runs has not noticed that it was cancelled."""
 _TICK = 0.01
 """Seconds that overdue calls are collected for, rather than waking up for each."""
 
@@ -227,13 +226,6 @@ class Channel:
         taken = list(calls)
         calls.clear()
         return taken
-
-
-async def end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it has ended: redis-py may swallow that, by the `wait_for` of Python 3.11."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=_ENOUGH)
 
 
 async def discard(connection: Connection) -> None:

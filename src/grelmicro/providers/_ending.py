@@ -1,0 +1,15 @@
+"""Ending tasks that run a vendor's client."""
+
+from __future__ import annotations
+
+import asyncio
+
+_ENOUGH = 0.25
+"""Seconds after which a task that still runs has not noticed that it was cancelled."""
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended: redis-py may swallow that, by the `wait_for` of Python 3.11."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_ENOUGH)
