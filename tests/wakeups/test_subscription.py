@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from grelmicro.coordination import LockAcquireError
-from grelmicro.providers._redis import subscription
+from grelmicro.providers import _listening as subscription
 from grelmicro.providers._redis.dispatch import RESP2, SingleDispatcher, connected
 from grelmicro.providers.redis import RedisProvider
 from tests.support.proxy import Proxy
@@ -56,8 +56,8 @@ async def backends(redis_server):
 @pytest.fixture
 def words(caplog):
     """Return what was said about being woken, so far, by level."""
-    caplog.set_level(logging.INFO, logger="grelmicro.redis")
-    return lambda: [record.levelname for record in caplog.records if record.name == "grelmicro.redis"]
+    caplog.set_level(logging.INFO, logger="grelmicro.providers")
+    return lambda: [record.levelname for record in caplog.records if record.name == "grelmicro.providers"]
 
 
 async def deaf(backend):

@@ -9,7 +9,12 @@ _ENOUGH = 0.25
 
 
 async def end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it has ended: redis-py may swallow that, by the `wait_for` of Python 3.11."""
+    """Cancel a task until it has ended: redis-py may swallow that, by the `wait_for` of Python 3.11.
+
+    What it raised interests nobody any more.
+    """
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=_ENOUGH)
+    if not task.cancelled():
+        task.exception()
