@@ -306,3 +306,27 @@ async def test_when_the_server_dies_all_in_line_hear_of_it_and_go_on_when_they_a
     assert sorted(served.order) == list(range(20))
     assert all(error.__cause__ is not None for _, error in failures)
     assert NEVER > 3 * SOON
+
+
+async def test_a_hand_over_unheard_of_by_a_server_that_then_forgot_everything_is_no_lost_lock(
+    redis_server, unique
+):
+    served = Served()
+    with Proxy(redis_server.address) as proxy:
+        async with RedisProvider(proxy.url(redis_server.url), env_load=False).lock() as backend:
+            lock = patient_lock(backend, unique)
+            async with anyio.create_task_group() as tasks, lock:
+                tasks.start_soon(served.once, lock, "next", SOON)
+                await until_waiting(backend, unique, 1)
+                await can_hear(backend)
+                proxy.black_hole(to_server=False)
+
+                async def forget():
+                    await anyio.to_thread.run_sync(proxy.wait_held_reply)
+                    for key in redis_server.command("KEYS", f"*{unique}*"):
+                        redis_server.command("DEL", key)
+                    proxy.cut()
+                    proxy.heal()
+
+                tasks.start_soon(forget)
+    assert served.order == ["next"]

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from grelmicro.coordination.abc import QueueingLockBackend, Refusal, Succession
 from grelmicro.coordination.redis._adapter import RedisAdapter, load_script, milliseconds
+from grelmicro.errors import ProviderError
 from grelmicro.providers._listening import Listening
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ class RedisLockAdapter(RedisAdapter, QueueingLockBackend):
     @override
     async def hand_over(self, *, name: str, token: str, to: str, duration: float) -> Succession:
         arguments = (token.encode(), to.encode(), milliseconds(duration), self._turns.channel.encode())
-        fence, waiting = await self._grant(self._run(_HAND_OVER, self._keys(name), *arguments, finish=True))
+        call = self._run(_HAND_OVER, self._keys(name), *arguments, finish=True)
+        fence, waiting = await self._grant(call)
+        if fence is None and call.uncertain:
+            raise ProviderError("Redis lost its reply to a hand-over, and now knows neither token")
         return Succession(fence, others_wait=waiting > 0)
 
     @override
