@@ -11,6 +11,7 @@ PLACES = [
     "memory",
     pytest.param("memory-trio", marks=pytest.mark.variant("memory")),
     "redis",
+    "postgres",
 ]
 
 

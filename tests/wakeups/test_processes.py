@@ -20,15 +20,18 @@ from tests.wakeups.support import SOON, patient_lock, until_waiting
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["redis"])
+@pytest.fixture(params=["redis", "postgres"])
 def where(request):
     return request.param
 
 
 @pytest.fixture
-def server(where, request):
-    """Return a server that nobody else uses, so that what it is asked can be counted."""
-    return request.getfixturevalue(f"own_{where}")
+def place(where, request):
+    url = request.getfixturevalue(f"{where}_url")
+    return ServerPlace(url, lambda url, **settings: new_provider(where, url, **settings))
+
+
+on_redis = pytest.mark.parametrize("where", ["redis"])
 
 
 class Crew:
@@ -100,8 +103,8 @@ def shares(vendor, url, name, total, **orders):
 
 
 @pytest.mark.parametrize("tasks", [1, 20])
-async def test_two_saturated_processes_each_get_their_share(where, server, unique, tasks):
-    found = await anyio.to_thread.run_sync(lambda: shares(where, server.url, unique, 400, tasks=tasks))
+async def test_two_saturated_processes_each_get_their_share(where, place, unique, tasks):
+    found = await anyio.to_thread.run_sync(lambda: shares(where, place.url, unique, 400, tasks=tasks))
     assert min(found) >= 0.25, found
 
 
@@ -112,6 +115,7 @@ def commands(server):
     return sum(int(entry.split("calls=")[1].split(",")[0]) for entry in entries)
 
 
+@on_redis
 @pytest.mark.parametrize(
     ("processes", "tasks", "most"),
     [
@@ -120,17 +124,17 @@ def commands(server):
         pytest.param(20, 1, 6, marks=pytest.mark.soak),
     ],
 )
-async def test_a_hold_costs_few_commands(server, unique, processes, tasks, most):
+async def test_a_hold_costs_few_commands(own_redis, unique, processes, tasks, most):
     holds = 200
     orders = {"processes": processes, "tasks": tasks, "holds": holds // processes // tasks, "mode": "work"}
 
     def run():
-        with crew("redis", server.url, unique, **orders) as workers:
+        with crew("redis", own_redis.url, unique, **orders) as workers:
             workers.wait_for("ready")
-            before = commands(server)
+            before = commands(own_redis)
             workers.begin()
             workers.wait_for("done")
-            return commands(server) - before
+            return commands(own_redis) - before
 
     spent = await anyio.to_thread.run_sync(run)
     made = orders["holds"] * processes * tasks
@@ -138,8 +142,9 @@ async def test_a_hold_costs_few_commands(server, unique, processes, tasks, most)
     assert made <= spent <= most * made
 
 
-async def test_who_waits_asks_for_nothing_and_holds_no_connection(server, unique):
-    place = ServerPlace(server.url, lambda url, **settings: new_provider("redis", url, **settings))
+@on_redis
+async def test_who_waits_asks_for_nothing_and_holds_no_connection(own_redis, unique):
+    place = ServerPlace(own_redis.url, lambda url, **settings: new_provider("redis", url, **settings))
     seconds = 3
     async with place.near() as backend, place.near() as other:
         holder = patient_lock(other, unique)
@@ -151,22 +156,17 @@ async def test_who_waits_asks_for_nothing_and_holds_no_connection(server, unique
             with anyio.fail_after(SOON):
                 while not backend.wakes:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
-            before = commands(server)
+            before = commands(own_redis)
             await anyio.sleep(seconds)
-            asked = commands(server) - before
-            connected = int(server.info("clients")["connected_clients"])
+            asked = commands(own_redis) - before
+            connected = int(own_redis.info("clients")["connected_clients"])
             tasks.cancel_scope.cancel()
         await holder.release()
     assert asked <= seconds / 0.75 + 1  # the safety poll of one contender
     assert connected == 2 + 1 + 1  # two backends' commands, one that listens, and the one that asked this
 
 
-@pytest.fixture
-def place(where, request):
-    url = request.getfixturevalue(f"{where}_url")
-    return ServerPlace(url, lambda url, **settings: new_provider(where, url, **settings))
-
-
+@on_redis  # which knows that nobody listens any more; elsewhere the safety poll has to notice
 async def test_a_dead_process_is_passed_over(where, place, unique, monkeypatch):
     monkeypatch.setattr("grelmicro.coordination._line._SAFETY_POLL", 1000.0)
     waited = await _behind(place, where, unique, Crew.kill)
