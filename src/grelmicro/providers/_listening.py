@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from grelmicro.coordination._identity import fork_count
 from grelmicro.errors import OutOfContextError
+from grelmicro.providers._ending import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,8 +71,7 @@ class Subscription(ABC):
 
     async def aclose(self) -> None:
         """Stop listening."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        await end(self._task)
 
     def _receive(self, payload: str) -> None:
         if payload == ECHO:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
+from grelmicro.providers._ending import end
 from grelmicro.providers._listening import ECHO, Subscription
 from grelmicro.providers._redis.calls import pack
+from grelmicro.providers._redis.channel import discard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -48,10 +50,11 @@ class RedisSubscription(Subscription):
             reader = asyncio.create_task(self._read(connection), name="grelmicro-redis-messages")
             yield reader
         finally:
-            if reader is not None:
-                reader.cancel()
-                await asyncio.wait([reader])
-            await connection.disconnect(nowait=True)
+            try:
+                if reader is not None:
+                    await end(reader)
+            finally:
+                await discard(connection)
 
     @override
     async def _send_echo(self) -> None:
