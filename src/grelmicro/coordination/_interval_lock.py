@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from grelmicro.coordination._holders import LockHandle, current_owner
+from grelmicro.coordination._keep_alive import check_keep_alive
 from grelmicro.coordination._names import tasklock_key
 from grelmicro.coordination._task_hold import HeldAround, TaskHold, Terms, held_around
 from grelmicro.errors import SettingsValidationError
@@ -27,7 +28,8 @@ class IntervalLock:
 
     Raises:
         SettingsValidationError: the lock was given a lease that is shorter than the interval, and no minimum
-            hold. It could not keep other replicas out for a whole interval.
+            hold, so that it could not keep other replicas out for a whole interval; or a `max_hold_duration`
+            that is shorter than the lease.
     """
 
     def __init__(
@@ -96,4 +98,9 @@ class IntervalLock:
                 f"{self._name!r}, which holds its lock that long; leave it out, or give min_hold_duration too"
             )
             raise SettingsValidationError(msg)
+        try:
+            check_keep_alive(config.auto_extend, config.max_hold_duration, lease)
+        except ValueError as error:
+            msg = f"{error} ({lease:g} s for task {self._name!r})"
+            raise SettingsValidationError(msg) from None
         return Terms(self._name, tasklock_key(self._name), min_hold, lease)

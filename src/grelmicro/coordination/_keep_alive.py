@@ -24,8 +24,6 @@ from grelmicro._detached import Detached, spawn
 from grelmicro.coordination.errors import LockAcquireError, LockNotOwnedError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from grelmicro.coordination._holders import Lease
 
 logger = logging.getLogger("grelmicro.coordination")
@@ -60,13 +58,14 @@ class KeepAlive:
         self._scope.__enter__()
         self._extender = spawn(self._extend, name="grelmicro-keep-alive")
 
-    def stop(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> bool:
-        """End, and say whether the block ended because the lease was lost."""
+    def stop(self, error: BaseException | None) -> bool:
+        """End, `error` coming out of the block, and say whether it ended because the lease was lost."""
         self._stopped = True
         self._extender.cancel()
-        self._scope.__exit__(exc_type, exc, tb)
+        if error is None:
+            self._scope.__exit__(None, None, None)
+        else:
+            self._scope.__exit__(type(error), error, error.__traceback__)
         return self._scope.cancelled_caught
 
     def _end_block(self) -> None:
@@ -84,7 +83,7 @@ class KeepAlive:
                 return
             if self._stopped or getattr(self._work, "cr_frame", self._work) is None:
                 return
-            rest = self._end - current_time()
+            duration, rest = self._duration(), self._end - current_time()
             if rest <= self._lease.left():
                 self._scope.deadline = self._end
                 return

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from anyio import current_time
+from pydantic import model_validator
 
 from grelmicro._threads import running_loop
 from grelmicro.coordination._calls import DeadlineError, LockCalls
 from grelmicro.coordination._holders import Hold, Holders
+from grelmicro.coordination._keep_alive import KeepAlive, check_keep_alive
 from grelmicro.coordination._primitive import BaseLockConfig, LockPrimitive
 from grelmicro.coordination.abc import LockBackend
 from grelmicro.coordination.errors import LockNotOwnedError, LockReentrantError, LockReleaseError
+from grelmicro.errors import SettingsValidationError
+from grelmicro.types import Seconds
 
-ConfigT = TypeVar("ConfigT", bound=BaseLockConfig)
+
+class LeasedLockConfig(BaseLockConfig):
+    """Settings of the primitives whose holders have a lease."""
+
+    lease_duration: Seconds = 60
+    """Seconds until a lock that is neither extended nor released frees itself."""
+    auto_extend: bool = False
+    """Whether `async with` extends the lease at a third of its length and stops the block when it is lost."""
+    max_hold_duration: Seconds | None = None
+    """Seconds after which `auto_extend` lets the lease end; None sets no limit. At least a lease."""
+
+    @model_validator(mode="after")
+    def _keep_alive_relations(self) -> Self:
+        check_keep_alive(self.auto_extend, self.max_hold_duration, self.lease_duration)
+        return self
+
+
+ConfigT = TypeVar("ConfigT", bound=LeasedLockConfig)
 
 
 class LeasedLock(LockPrimitive[ConfigT, LockBackend]):
@@ -26,6 +49,11 @@ class LeasedLock(LockPrimitive[ConfigT, LockBackend]):
 
     _holders: Holders
     _cached_calls: LockCalls | None = None
+    _kept_alive: WeakKeyDictionary[Any, KeepAlive]
+
+    def _bind(self, name: str, config: ConfigT, backend: LockBackend | str | None) -> None:
+        super()._bind(name, config, backend)
+        self._kept_alive = WeakKeyDictionary()
 
     def _calls(self) -> LockCalls:
         backend = self.backend
@@ -69,6 +97,28 @@ class LeasedLock(LockPrimitive[ConfigT, LockBackend]):
             except LockReleaseError:
                 calls.clean_up(key, token)
         raise self._lost()
+
+    def _keep_alive(
+        self, owner: object, hold: Hold, key: str, *, duration: Callable[[], float], longest: float | None
+    ) -> None:
+        """Extend the lease from here on, and cancel the running task when it is lost."""
+        keep_alive = self._kept_alive[owner] = KeepAlive(
+            hold.lease,
+            renew=lambda seconds: self._renew(owner, hold, key, seconds),
+            duration=duration,
+            longest=longest,
+        )
+        keep_alive.start()
+
+    def _stop_keep_alive(self, owner: object, error: BaseException | None) -> bool:
+        """End that, `error` coming out of the block, and say whether the block ended by losing the lease."""
+        keep_alive = None if isinstance(owner, int) else self._kept_alive.pop(owner, None)
+        return keep_alive is not None and keep_alive.stop(error)
+
+    def _refuse_threads(self) -> None:
+        if self._config.auto_extend:
+            msg = "auto_extend: works in async code only, as a thread cannot be stopped when the lock is lost"
+            raise SettingsValidationError(msg)
 
     def _forget(self, owner: object, hold: Hold) -> None:
         """Note that it is held no longer."""

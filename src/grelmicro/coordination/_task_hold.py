@@ -96,6 +96,7 @@ class TaskHold(Hold):
         ending = spawn(self._end, name="grelmicro-tasklock-end")
         held = await ending.finish()
         self.ended = True
+        self.lease.end()
         return held
 
     def end_later(self) -> None:

@@ -16,22 +16,19 @@ import logging
 import math
 from collections.abc import MutableMapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Self
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, ClassVar
 
 from anyio import current_time
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from grelmicro._threads import yield_once
 from grelmicro.coordination._calls import DeadlineError, Grant, LockCalls
 from grelmicro.coordination._holders import Hold, Holders, Lease, LockHandle, current_owner
 from grelmicro.coordination._identity import Identity, random_hex
-from grelmicro.coordination._keep_alive import KeepAlive, check_keep_alive
-from grelmicro.coordination._leased import LeasedLock
+from grelmicro.coordination._leased import LeasedLock, LeasedLockConfig
 from grelmicro.coordination._line import Place
 from grelmicro.coordination._lock_threads import ThreadLockAdapter, loop_of
 from grelmicro.coordination._names import lock_key
-from grelmicro.coordination._primitive import BaseLockConfig
 from grelmicro.coordination._waiting import check_timeout
 from grelmicro.coordination.abc import LockBackend
 from grelmicro.coordination.errors import (
@@ -43,7 +40,6 @@ from grelmicro.coordination.errors import (
     LockTimeoutError,
     WouldBlockError,
 )
-from grelmicro.errors import SettingsValidationError
 from grelmicro.types import Jitter, Seconds
 
 if TYPE_CHECKING:
@@ -53,24 +49,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("grelmicro.coordination")
 
 
-class LockConfig(BaseLockConfig):
+class LockConfig(LeasedLockConfig):
     """Settings of a `Lock`."""
 
-    lease_duration: Seconds = 60
-    """Seconds until a lock that is neither extended nor released frees itself."""
     retry_interval: Seconds = Field(default=0.1, ge=0.001)
     """Seconds between tries while waiting; at least 0.001."""
     retry_jitter: Jitter = 0.1
     """Spread of the pauses between tries, in [0, 1)."""
-    auto_extend: bool = False
-    """Whether `async with` extends the lease at a third of its length and stops the block when it is lost."""
-    max_hold_duration: Seconds | None = None
-    """Seconds after which `auto_extend` lets the lease end; None sets no limit. At least a lease."""
-
-    @model_validator(mode="after")
-    def _relations(self) -> Self:
-        check_keep_alive(self.auto_extend, self.max_hold_duration, self.lease_duration)
-        return self
 
 
 class Lock(LeasedLock[LockConfig]):
@@ -128,7 +113,6 @@ class Lock(LeasedLock[LockConfig]):
         super()._bind(name, config, backend)
         self._key = lock_key(name)
         self._holders = Holders(Identity(config.worker, random_hex))
-        self._kept_alive: WeakKeyDictionary[Any, KeepAlive] = WeakKeyDictionary()
 
     def share_holders(self, shared: MutableMapping[str, Holders]) -> None:
         """Be one lock with all others of this name that share the same mapping. For the component."""
@@ -141,9 +125,7 @@ class Lock(LeasedLock[LockConfig]):
         Raises:
             SettingsValidationError: the lock has `auto_extend`; a thread cannot be stopped when it is lost.
         """
-        if self._config.auto_extend:
-            msg = "auto_extend: works in async code only, as a thread cannot be stopped when the lock is lost"
-            raise SettingsValidationError(msg)
+        self._refuse_threads()
         return ThreadLockAdapter(self, lambda: loop_of(self.backend, self._cached_calls))
 
     async def acquire(self, *, timeout: float | None = None) -> LockHandle:
@@ -212,8 +194,15 @@ class Lock(LeasedLock[LockConfig]):
     async def __aenter__(self) -> LockHandle:
         owner = current_owner(self._cached_calls)
         handle = await self._acquire(owner, None)
-        if self._config.auto_extend:
-            self._keep_alive(owner)
+        config = self._config
+        if config.auto_extend:
+            self._keep_alive(
+                owner,
+                self._require_hold(owner),
+                self._key,
+                duration=lambda: self._config.lease_duration,
+                longest=config.max_hold_duration,
+            )
         return handle
 
     async def __aexit__(
@@ -223,8 +212,7 @@ class Lock(LeasedLock[LockConfig]):
         tb: TracebackType | None,
     ) -> None:
         owner = current_owner(self._cached_calls)
-        keep_alive = None if isinstance(owner, int) else self._kept_alive.pop(owner, None)
-        if keep_alive is not None and keep_alive.stop(exc_type, exc, tb):
+        if self._stop_keep_alive(owner, exc):
             with suppress(LockNotOwnedError, LockReleaseError):
                 await self._leave(owner, None)
             raise self._lost()
@@ -356,16 +344,6 @@ class Lock(LeasedLock[LockConfig]):
             raise
         if not released and not hold.perhaps_released:
             raise self._lost()
-
-    def _keep_alive(self, owner: object) -> None:
-        hold = self._require_hold(owner)
-        keep_alive = self._kept_alive[owner] = KeepAlive(
-            hold.lease,
-            renew=lambda seconds: self._renew(owner, hold, self._key, seconds),
-            duration=lambda: self._config.lease_duration,
-            longest=self._config.max_hold_duration,
-        )
-        keep_alive.start()
 
     async def _owned(self, owner: object) -> bool:
         hold = self._holders.get(owner)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 from weakref import WeakSet
 
@@ -25,10 +26,9 @@ from grelmicro.coordination._calls import LockCalls
 from grelmicro.coordination._holders import Holders, Lease, LockHandle, current_clock, current_owner
 from grelmicro.coordination._identity import Identity, random_uuid1
 from grelmicro.coordination._interval_lock import IntervalLock
-from grelmicro.coordination._leased import LeasedLock
+from grelmicro.coordination._leased import LeasedLock, LeasedLockConfig
 from grelmicro.coordination._lock_threads import loop_of
 from grelmicro.coordination._names import tasklock_key
-from grelmicro.coordination._primitive import BaseLockConfig
 from grelmicro.coordination._task_hold import TaskHold, TaskLockCalls, Terms, held_around
 from grelmicro.coordination._tasklock_threads import ThreadTaskLockAdapter
 from grelmicro.coordination.errors import (
@@ -52,14 +52,12 @@ __all__ = ["TaskLock", "TaskLockConfig"]
 logger = logging.getLogger("grelmicro.coordination")
 
 
-class TaskLockConfig(BaseLockConfig):
+class TaskLockConfig(LeasedLockConfig):
     """Settings of a `TaskLock`."""
 
     min_hold_duration: NonNegativeSeconds = 1
-    """Seconds for which the lock is held at least, counted from when it was taken; 0 releases it at once."""
-    lease_duration: Seconds = 60
-    """Seconds until a lock whose holder neither left nor refreshed it frees itself; at least the minimum
-    hold."""
+    """Seconds for which the lock is held at least, counted from when it was taken; 0 releases it at once. At
+    most a lease."""
 
     @model_validator(mode="after")
     def _relation(self) -> Self:
@@ -74,9 +72,9 @@ class TaskLock(LeasedLock[TaskLockConfig]):
 
     Entering it is one try. Leaving it releases it, but no earlier than `min_hold_duration` after it was
     taken, so that a replica whose clock or loop is a little late finds it held; this holds too when the
-    block raised or was cancelled. Nothing renews the lease meanwhile: a block that outlasts
-    `lease_duration` has lost the lock, which leaving it reports as `LockNotOwnedError`; call `refresh` on
-    the way, or raise `lease_duration`.
+    block raised or was cancelled. A block that outlasts `lease_duration` has lost the lock, which leaving it
+    reports as `LockNotOwnedError`; call `refresh` on the way, raise `lease_duration`, or have the lease
+    extended while the block runs, by `auto_extend`.
 
     As the `lock=` of an interval task it works with a copy of its settings that belongs to the task: there,
     the name `default` becomes the task's, and what was given neither by keyword nor by environment follows
@@ -98,6 +96,8 @@ class TaskLock(LeasedLock[TaskLockConfig]):
         lease_duration: float | None = None,
         env_prefix: str | None = None,
         env_load: bool | None = None,
+        auto_extend: bool | None = None,
+        max_hold_duration: Seconds | None = None,
     ) -> None:
         """Make a task lock; neither the event loop nor the backend is touched.
 
@@ -117,6 +117,8 @@ class TaskLock(LeasedLock[TaskLockConfig]):
             worker=worker,
             min_hold_duration=min_hold_duration,
             lease_duration=lease_duration,
+            auto_extend=auto_extend,
+            max_hold_duration=max_hold_duration,
         )
 
     @override
@@ -135,7 +137,12 @@ class TaskLock(LeasedLock[TaskLockConfig]):
 
     @property
     def from_thread(self) -> ThreadTaskLockAdapter:
-        """The same lock for a worker thread, blocking; the thread is the holder."""
+        """The same lock for a worker thread, blocking; the thread is the holder.
+
+        Raises:
+            SettingsValidationError: the lock has `auto_extend`; a thread cannot be stopped when it is lost.
+        """
+        self._refuse_threads()
         return ThreadTaskLockAdapter(self, lambda: loop_of(self.backend, self._cached_calls))
 
     def for_task(self, name: str, *, interval: float) -> IntervalLock:
@@ -260,22 +267,38 @@ class TaskLock(LeasedLock[TaskLockConfig]):
         handle = LockHandle(terms.name, token, grant.fencing_token, lease)
         hold = TaskHold(handle, lease, calls, current_terms)
         self._holders.add(owner, hold)
+        config = self._config
+        if config.auto_extend and not isinstance(owner, int):
+            self._keep_alive(
+                owner,
+                hold,
+                terms.key,
+                duration=lambda: hold.current_terms().lease_duration,
+                longest=config.max_hold_duration,
+            )
         return hold
 
     async def _leave(self, error: BaseException | None) -> None:
         owner = current_owner()
+        if self._stop_keep_alive(owner, error):
+            with suppress(LockNotOwnedError, LockReleaseError):
+                await self._end_hold_of(owner)
+            raise self._lost()
         try:
-            hold = self._hold_of(owner)
-            self._holders.drop(owner, hold)
-            hold.left = True
-            if hold.lease.left() <= 0:
-                raise self._lapsed(owner, hold, hold.terms.key)
-            await self._end(hold)
+            await self._end_hold_of(owner)
         except (LockNotOwnedError, LockBackendError) as problem:
             if error is None:
                 raise
             error.add_note(f"Leaving the block of task lock {self._name!r} failed too: {problem}")
             logger.warning("Leaving the block of task lock %r after an error: %s", self._name, problem)
+
+    async def _end_hold_of(self, owner: object) -> None:
+        hold = self._hold_of(owner)
+        self._holders.drop(owner, hold)
+        hold.left = True
+        if hold.lease.left() <= 0:
+            raise self._lapsed(owner, hold, hold.terms.key)
+        await self._end(hold)
 
     async def _end(self, hold: TaskHold) -> None:
         try:

@@ -37,6 +37,7 @@ class Fire:
         self._finished = False
         self._error: Exception | None = None
         self._skip: SkipError | None = None
+        self._needs_lead = False
         self.started_at = _clock.wall_time()
         self.committed = False
         """The function runs, has run, or is about to: only a hard stop ends the fire from here on."""
@@ -62,6 +63,7 @@ class Fire:
             raise self.skip(guard.reason, str(error)) from error
         except Exception as error:
             raise self.skip(Reason.BACKEND_ERROR, f"{type(error).__name__}: {error}") from error
+        self._needs_lead |= guard.reason is Reason.NOT_LEADER
         if guard.decides:
             self.admitted_at = current_time()
 
@@ -115,10 +117,14 @@ class Fire:
 
     def _cancelled_verdict(self, problem: BaseException | None) -> tuple[Outcome, Reason | None]:
         if problem is None or isinstance(problem, LockNotOwnedError):  # the guard itself had cancelled it
+            lost = "leads" if self._needs_lead else "holds its lock"
             logger.warning(
-                "Task %r was cancelled after %.3f s: this replica no longer leads", self._task, self._duration
+                "Task %r was cancelled after %.3f s: this replica no longer %s",
+                self._task,
+                self._duration,
+                lost,
             )
-            return Outcome.ERROR, Reason.LEADERSHIP_LOST
+            return Outcome.ERROR, Reason.LEADERSHIP_LOST if self._needs_lead else Reason.LEASE_LOST
         logger.warning("Task %r was cancelled after %.3f s", self._task, self._duration)
         return Outcome.ERROR, Reason.STOPPED
 

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grelmicro.errors import OutOfContextError
+from grelmicro.providers._ending import end
 from grelmicro.providers._redis.errors import REPLIES, LostError, NoReplyError, UnreachableError
 
 if TYPE_CHECKING:
@@ -99,8 +100,7 @@ class Channel:
         for call in chain(self._sent, self._again, self._queue):
             call.fail(OutOfContextError(_CLOSED))
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await end(self._task)
 
     async def _serve(self) -> None:
         while True:

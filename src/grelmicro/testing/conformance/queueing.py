@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -183,7 +184,7 @@ class QueueingLockBackendSuite(LockBackendKnobs):
 
     async def test_tokens_are_compared_whole(self, backend: QueueingLockBackend, unique: str) -> None:
         fence = await _entered(backend, unique, HARD_TOKENS[0])
-        for token, to in zip(HARD_TOKENS, HARD_TOKENS[1:], strict=False):
+        for token, to in pairwise(HARD_TOKENS):
             for other in HARD_TOKENS:
                 if other not in (token, to):
                     wrong = await backend.hand_over(name=unique, token=other, to=to, duration=LONG)

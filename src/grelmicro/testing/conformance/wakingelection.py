@@ -34,7 +34,8 @@ async def _listening(backends: Sequence[WakingElectionBackend], name: str) -> li
 class WakingElectionBackendSuite(BackendSuite):
     """Everything that a `WakingElectionBackend` promises beyond a `LeaderElectionBackend`.
 
-    Its fixture `processes` yields three open backends over the same data, each as a process of its own has it.
+    Its fixture `processes` yields three open backends over the same data, each as a process of its own has
+    it.
     """
 
     @pytest.fixture
