@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 
@@ -9,7 +10,8 @@ import anyio
 import pytest
 
 from grelmicro.coordination import LockAcquireError, LockTimeoutError, WouldBlockError
-from tests.lock.places import LEASE, lock_on, take_and_free
+from grelmicro.coordination.memory import MemoryLockAdapter
+from tests.lock.places import LEASE, MemoryPlace, lock_on, take_and_free
 
 TIMEOUT = 0.3
 IN_TIME = 0.4
@@ -155,3 +157,70 @@ async def test_a_timeout_longer_than_anything_is_none(place, near, unique, timeo
         lock.from_thread.release()
 
     await anyio.to_thread.run_sync(work)
+
+
+class Hanging:
+    """A backend that grants and then never answers, unless it is cancelled."""
+
+    call_timeout = 0.3
+
+    def __init__(self):
+        self.locks = MemoryLockAdapter()
+        self.locked, self.owned = self.locks.locked, self.locks.owned
+
+    async def acquire(self, *, name, token, duration):
+        await self.locks.acquire(name=name, token=token, duration=duration)
+        await anyio.sleep_forever()
+
+    async def release(self, *, name, token):
+        return await self.locks.release(name=name, token=token)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("timeout", [None, 0, 0.1])
+async def test_a_backend_that_never_answers_cannot_keep_the_clean_up_from_its_turn(anyio_backend, timeout):
+    backend = Hanging()
+    with pytest.raises(LockTimeoutError if timeout else LockAcquireError):
+        await lock_on(backend, "x").acquire(timeout=timeout)
+    await take_and_free(backend.locks, "x")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_thread_that_gives_up_on_either_loop_leaves_nothing_held(anyio_backend):
+    place = MemoryPlace()
+    async with place.far() as (backend, network):
+        lock = lock_on(backend, "x")
+        await take_and_free(backend, "x")
+        network.delay(0.5)
+
+        def work():
+            with pytest.raises(LockTimeoutError):
+                lock.from_thread.acquire(timeout=0.1)
+
+        await anyio.to_thread.run_sync(work)
+        network.heal()
+        await take_and_free(backend, "x")
+
+
+@pytest.mark.parametrize("limit", ["asyncio.timeout", "anyio.fail_after", "acquire"])
+async def test_no_end_of_a_wait_lets_the_body_run(near, unique, limit):
+    lock, ran = lock_on(near, unique), []
+
+    async def use():
+        match limit:
+            case "asyncio.timeout":
+                async with asyncio.timeout(0.1), lock:
+                    ran.append(limit)
+            case "anyio.fail_after":
+                with anyio.fail_after(0.1):
+                    async with lock:
+                        ran.append(limit)
+            case "acquire":
+                assert await lock.acquire(timeout=0.1) is False  # it has nothing false to return
+                ran.append(limit)
+
+    async with lock_on(near, unique):
+        with pytest.raises(TimeoutError):
+            await use()
+    assert ran == []
+    await take_and_free(near, unique)

@@ -15,7 +15,7 @@ from grelmicro.coordination._holders import Holders
 from grelmicro.coordination.memory import MemoryLockAdapter
 from grelmicro.testing import virtual_asyncio
 from grelmicro.testing.conformance._base import concurrently
-from tests.lock.places import LEASE, lock_on
+from tests.lock.places import LEASE, lock_on, until
 
 SIZES = [500, pytest.param(20_000, marks=pytest.mark.soak)]
 
@@ -42,16 +42,20 @@ async def test_five_thousand_callers_at_once_all_get_their_lock(server_place, un
 
 @pytest.mark.parametrize("waiters", [100, pytest.param(500, marks=pytest.mark.soak)])
 async def test_waiters_take_no_connection_from_the_holder(server_place, unique, waiters, request):
-    """They poll one name; meanwhile the holder extends and others come and go, on the same small pool."""
+    """They want one name; meanwhile the holder extends, others come and a leader renews, on a small pool."""
     postgres = request.node.callspec.params["server_place"] == "postgres"
     lease = 3.0
     async with server_place.near(**({"pool_max_size": 5} if postgres else {})) as backend:
         holder = lock_on(backend, unique, lease_duration=lease)
+        leader = backend.provider.leaderelection()
         turns = []
 
         async def wait():
             async with lock_on(backend, unique, retry_interval=0.1):
                 turns.append(None)
+
+        async def all_turn_up():
+            return len(turns) > 20
 
         async def in_time(call):
             start = anyio.current_time()
@@ -66,14 +70,11 @@ async def test_waiters_take_no_connection_from_the_holder(server_place, unique, 
                     await anyio.sleep(0.1)
                     await in_time(holder.extend)
                     await in_time(lock_on(backend, f"{unique}-{number}").acquire)
+                    await in_time(partial(leader.acquire_or_renew, name=unique, token="t", duration=lease))
                 await holder.extend()
                 assert not turns
-            for _ in range(waiters):
-                tasks.start_soon(wait)
-            with anyio.move_on_after(0.5):
-                await anyio.sleep_forever()
+            await until(all_turn_up)
             tasks.cancel_scope.cancel()
-        assert turns
 
 
 async def test_waiters_that_all_give_up_leave_the_lock_to_its_holder(near, unique):

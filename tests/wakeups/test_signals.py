@@ -1,4 +1,4 @@
-"""Waking whoever waits in another process or loop: at once, one at a time, and by polling where no word comes."""
+"""Whoever waits in another process or loop is woken at once, and polls where no word comes."""
 
 from __future__ import annotations
 
@@ -241,10 +241,10 @@ async def elections(where, request):
         provider = MemoryProvider()
         yield provider.leaderelection(), provider.leaderelection()
         return
-    url = request.getfixturevalue("redis_url")
+    url = request.getfixturevalue(f"{where}_url")
     async with (
-        new_provider("redis", url).leaderelection() as one,
-        new_provider("redis", url).leaderelection() as two,
+        new_provider(where, url).leaderelection() as one,
+        new_provider(where, url).leaderelection() as two,
     ):
         yield one, two
 

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from grelmicro.coordination import LockAcquireError
-from grelmicro.providers import _listening
+from grelmicro.providers import _listening as subscription
 from grelmicro.providers._redis.dispatch import RESP2, SingleDispatcher, connected
 from grelmicro.providers.redis import RedisProvider
 from tests.support.proxy import Proxy
@@ -76,14 +76,14 @@ async def pass_on(holding, backend, name, **settings):
         await holder.release()
 
 
-def stop_listening_for(backend, name):
+def listen_to(backend, name):
     """Keep listening, so that there is a subscription to break."""
     return backend.on_turn(name, lambda: None)
 
 
 async def test_a_cut_subscription_comes_back_by_itself(wire, backends, unique, words):
     one, two = backends
-    stop = stop_listening_for(two, unique)
+    stop = listen_to(two, unique)
     await can_hear(two)
     wire.refuse()
     wire.cut()
@@ -131,9 +131,9 @@ async def test_who_waits_is_told_when_words_stop_and_when_they_come_again(
 
 
 async def test_a_subscription_that_delivers_nothing_is_found_out(wire, backends, unique, words, monkeypatch):
-    monkeypatch.setattr(_listening, "_ECHO_INTERVAL", 0.2)
+    monkeypatch.setattr(subscription, "_ECHO_INTERVAL", 0.2)
     one, two = backends
-    stop = stop_listening_for(two, unique)
+    stop = listen_to(two, unique)
     await can_hear(two)
     wire.black_hole()
     await deaf(two)
@@ -149,7 +149,7 @@ async def test_a_subscription_that_delivers_nothing_is_found_out(wire, backends,
 
 async def test_until_it_is_found_out_the_safety_poll_counts(wire, backends, unique, words):
     one, two = backends
-    stop = stop_listening_for(two, unique)
+    stop = listen_to(two, unique)
     await can_hear(two)
     wire.black_hole()
     await pass_on(one, two, unique)
@@ -170,7 +170,7 @@ async def test_one_that_never_worked_is_no_reason_to_wait(wire, backends, unique
 
 async def test_late_words_are_words(wire, backends, unique, words, only_signals):
     one, two = backends
-    stop = stop_listening_for(two, unique)
+    stop = listen_to(two, unique)
     await can_hear(two)
     wire.delay(0.3)
     await pass_on(one, two, unique)
@@ -225,13 +225,15 @@ async def test_a_hand_over_whose_reply_is_lost_is_made_once(redis_server, unique
         async with RedisProvider(proxy.url(redis_server.url), env_load=False).lock() as backend:
             lock = patient_lock(backend, unique)
             for number in range(5):
-                async with anyio.create_task_group() as tasks:
-                    async with served.hold(lock, f"holder {number}", SOON):
-                        tasks.start_soon(served.once, lock, number, SOON)
-                        await until_waiting(backend, unique, 1)
-                        await can_hear(backend)
-                        await backend.locked(name=unique)
-                        proxy.lose_reply()
+                async with (
+                    anyio.create_task_group() as tasks,
+                    served.hold(lock, f"holder {number}", SOON),
+                ):
+                    tasks.start_soon(served.once, lock, number, SOON)
+                    await until_waiting(backend, unique, 1)
+                    await can_hear(backend)
+                    await backend.locked(name=unique)
+                    proxy.lose_reply()
     assert served.order == [who for number in range(5) for who in (f"holder {number}", number)]
 
 

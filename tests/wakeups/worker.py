@@ -46,7 +46,7 @@ async def work() -> None:
 
 async def wait() -> None:
     task = asyncio.create_task(lock.acquire())
-    while not (waiting(adapter, ORDERS["name"]) and adapter.wakes):
+    while not (waiting(adapter, ORDERS["name"]) and adapter.wakes):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     report("waiting")
     handle = await task
