@@ -112,7 +112,10 @@ MADE_FROM_THEIR_TABLE = {
         lambda: Lock("stock"),
         {"max_hold_duration": "50", "auto_extend": "1", "lease_duration": "7"},
     ),
-    "TaskLockConfig": (lambda: TaskLock("report"), {}),
+    "TaskLockConfig": (
+        lambda: TaskLock("report"),
+        {"max_hold_duration": "50", "auto_extend": "1", "lease_duration": "7"},
+    ),
     "LeaderElectionConfig": (
         lambda: LeaderElection("mailer"),
         {"lease_duration": "12", "renew_deadline": "11", "retry_interval": "3"},

@@ -2,7 +2,10 @@ CREATE TABLE IF NOT EXISTS grelmicro_locks (
     name text COLLATE "C" PRIMARY KEY,
     token text COLLATE "C" NOT NULL,
     expires_at timestamptz NOT NULL,
-    fence bigint NOT NULL
+    fence bigint NOT NULL,
+    waiting text[] COLLATE "C",
+    renewed jsonb,
+    called text COLLATE "C"
 ) WITH (fillfactor = 70);
 
 CREATE TABLE IF NOT EXISTS grelmicro_leaders (
