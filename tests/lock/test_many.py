@@ -21,7 +21,8 @@ SIZES = [500, pytest.param(20_000, marks=pytest.mark.soak)]
 
 
 async def test_five_thousand_callers_at_once_all_get_their_lock(server_place, unique):
-    """With the provider's default settings; a busy machine may exceed their time, but not again and again."""
+    """With the provider's default settings, whose bound on a call is too short if others use the machine."""
+    shares = []
     for attempt in range(3):
         async with server_place.near() as backend:
 
@@ -29,15 +30,18 @@ async def test_five_thousand_callers_at_once_all_get_their_lock(server_place, un
                 async with lock_on(backend, f"{unique}-{attempt}-{number}") as handle:
                     return handle.fencing_token
 
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             try:
                 fences = await concurrently([partial(hold, number) for number in range(5000)])
             except* LockBackendError:
-                if attempt == 2 or time.perf_counter() - start < backend.call_timeout:
+                took = time.perf_counter() - start
+                shares.append((time.process_time() - used) / took)
+                if took < backend.call_timeout or shares[-1] > 0.5:
                     raise
             else:
                 assert len(fences) == 5000
                 return
+    pytest.skip(f"the machine is too busy: in three attempts, this process had {shares} of a core")
 
 
 @pytest.mark.parametrize("waiters", [100, pytest.param(500, marks=pytest.mark.soak)])
