@@ -10,13 +10,17 @@ READY = $(VENV)/.ready
 
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: demo test check bench docs soak coverage
+.PHONY: demo test test-kube check bench docs soak coverage
 
 demo: $(READY)
 	@$(RUN) grelmicro demo $(DEMO_ARGS)
 
 test: $(READY)
 	@$(RUN) pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+# The Kubernetes tests again, with a real API server: KUBECONFIG's, or what tests/support/kube/build.sh has built.
+test-kube: $(READY)
+	@GREL_TEST_KUBE=1 $(RUN) pytest -n $(WORKERS) tests/kube $(wildcard tests/backends/test_kubernetes*.py) $(PYTEST_ARGS)
 
 soak: $(READY)
 	@$(RUN) pytest -m soak --timeout=3600 $(PYTEST_ARGS)

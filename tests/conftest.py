@@ -175,15 +175,23 @@ def own_strict_kube() -> Iterator[StrictKube]:
     yield from _serve("kubernetes", StrictKube, lambda api: api.version)
 
 
+def _require_real_kube() -> None:
+    # It takes minutes, and a KUBECONFIG that is set may name somebody's own cluster.
+    if not os.environ.get("GREL_TEST_KUBE"):
+        pytest.skip("a real API server is asked for with make test-kube")
+
+
 @pytest.fixture(scope="session")
 def kube_server() -> Iterator[KubeServer]:
     """Our own kube-apiserver and etcd, shared by the session: leave them running and unfrozen."""
+    _require_real_kube()
     yield from _serve("kube-apiserver", KubeServer, lambda server: server.version)
 
 
 @pytest.fixture(scope="session")
 def kube_api(request: pytest.FixtureRequest) -> Iterator[GivenKube | KubeServer]:
     """Return the real API server to test with: given, our own, or in a container."""
+    _require_real_kube()
     given = os.environ.get("KUBECONFIG")
     if given:
         api = GivenKube(given)
