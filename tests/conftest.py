@@ -55,7 +55,7 @@ VARIANT_OF_FIXTURE = {
 _variants_of = pytest.StashKey[frozenset[str]]()
 _outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
 _servers: dict[str, str] = {}
-_skip_reasons: dict[str, str] = {}
+_skip_reasons: dict[str, str] = {"kube-apiserver": "make test-kube asks for it"}
 
 
 def _serve(
@@ -175,23 +175,15 @@ def own_strict_kube() -> Iterator[StrictKube]:
     yield from _serve("kubernetes", StrictKube, lambda api: api.version)
 
 
-def _require_real_kube() -> None:
-    # It takes minutes, and a KUBECONFIG that is set may name somebody's own cluster.
-    if not os.environ.get("GREL_TEST_KUBE"):
-        pytest.skip("a real API server is asked for with make test-kube")
-
-
 @pytest.fixture(scope="session")
 def kube_server() -> Iterator[KubeServer]:
     """Our own kube-apiserver and etcd, shared by the session: leave them running and unfrozen."""
-    _require_real_kube()
     yield from _serve("kube-apiserver", KubeServer, lambda server: server.version)
 
 
 @pytest.fixture(scope="session")
 def kube_api(request: pytest.FixtureRequest) -> Iterator[GivenKube | KubeServer]:
     """Return the real API server to test with: given, our own, or in a container."""
-    _require_real_kube()
     given = os.environ.get("KUBECONFIG")
     if given:
         api = GivenKube(given)
@@ -224,8 +216,8 @@ def _url(
     yield server.url
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Note which variants each test belongs to."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Note which variants each test belongs to, and leave out what has to be asked for."""
     for item in items:
         names = {
             VARIANT_OF_FIXTURE[name]
@@ -240,6 +232,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 if isinstance(value, str) and value in VARIANTS
             }
         item.stash[_variants_of] = frozenset(names)
+    # They take minutes, and a KUBECONFIG that is set may name somebody's own cluster.
+    if not os.environ.get("GREL_TEST_KUBE"):
+        unasked = [item for item in items if "kube-apiserver" in item.stash[_variants_of]]
+        config.hook.pytest_deselected(items=unasked)
+        items[:] = [item for item in items if "kube-apiserver" not in item.stash[_variants_of]]
 
 
 @pytest.hookimpl(wrapper=True)
