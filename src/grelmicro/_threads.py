@@ -48,6 +48,15 @@ def running_loop() -> Any:
         return current_token().native_token
 
 
+def runs_here(loop: Any, thread: int) -> bool:
+    """Say whether a loop that runs in that thread has a task which runs this code.
+
+    False may also mean that nobody can tell so quickly: then ask `running_loop`. A thread runs one loop at a
+    time, so a task that runs in this one's is the one that asks.
+    """
+    return thread == threading.get_ident() and asyncio.current_task(loop) is not None
+
+
 async def yield_once() -> None:
     """Let others run, and be cancelled if that is due: anyio's checkpoint, without looking up the library."""
     if "trio" in sys.modules and not on_asyncio():

@@ -24,7 +24,7 @@ import anyio
 from anyio import current_time, get_cancelled_exc_class
 
 from grelmicro._detached import spawn
-from grelmicro._threads import running_loop
+from grelmicro._threads import running_loop, runs_here
 from grelmicro.coordination._holders import current_clock
 from grelmicro.coordination._line import Lines
 from grelmicro.coordination._survivor import SurvivingLockBackend
@@ -157,6 +157,10 @@ class LockCalls:
                 if isinstance(error, TimeoutError) and not str(error):
                     raise self._no_answer(limit, deadline) from error
                 raise
+
+    def belong_here(self) -> bool:
+        """Say whether this code runs on the loop that they are made on."""
+        return runs_here(self.loop, self.thread) or self.loop is running_loop()
 
     @property
     def at_once(self) -> bool:

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 from anyio import current_time
 from pydantic import model_validator
 
-from grelmicro._threads import running_loop
 from grelmicro.coordination._calls import DeadlineError, LockCalls
 from grelmicro.coordination._holders import Hold, Holders
 from grelmicro.coordination._keep_alive import KeepAlive, check_keep_alive
@@ -58,7 +57,7 @@ class LeasedLock(LockPrimitive[ConfigT, LockBackend]):
     def _calls(self) -> LockCalls:
         backend = self.backend
         calls = self._cached_calls
-        if calls is None or calls.backend is not backend or calls.loop is not running_loop():
+        if calls is None or calls.backend is not backend or not calls.belong_here():
             calls = self._cached_calls = self._calls_class(backend)
         return calls
 

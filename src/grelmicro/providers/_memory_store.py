@@ -7,10 +7,11 @@ import multiprocessing
 import threading
 import time
 from itertools import islice
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
-from grelmicro._threads import running_loop
+from grelmicro._threads import running_loop, runs_here
 from grelmicro.coordination._clock import wall_time
 from grelmicro.coordination._holders import current_clock
 from grelmicro.coordination._identity import fork_count
@@ -77,16 +78,17 @@ class MemoryStore:
         self._fence = 0
         self._made_in = fork_count()
         self._checked_in: int | None = None
-        self._loop: Callable[[], Any] = lambda: None
+        self._loop: Callable[[], Any] = object
+        self._thread = 0
         self._clock: Callable[[], float] = time.monotonic
         self._time = self._offset = 0.0
         self._real_time = time.monotonic()
 
     def now(self) -> float:
         """Return seconds: the running loop's clock, and real time from one loop to the next."""
-        loop, real_time = running_loop(), time.monotonic()
-        if loop is not self._loop():
-            self._loop, self._clock = ref(loop), current_clock()
+        real_time = time.monotonic()
+        if not runs_here(self._loop(), self._thread) and (loop := running_loop()) is not self._loop():
+            self._loop, self._thread, self._clock = ref(loop), get_ident(), current_clock()
             self._offset = self._time + max(0.0, real_time - self._real_time) - self._clock()
         self._real_time = real_time
         self._time = max(self._time, self._clock() + self._offset)
