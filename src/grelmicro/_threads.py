@@ -54,7 +54,8 @@ def runs_here(loop: Any, thread: int) -> bool:
     False may also mean that nobody can tell so quickly: then ask `running_loop`. A thread runs one loop at a
     time, so a task that runs in this one's is the one that asks.
     """
-    return thread == threading.get_ident() and asyncio.current_task(loop) is not None
+    # For None, asyncio would look up the running loop itself.
+    return thread == threading.get_ident() and loop is not None and asyncio.current_task(loop) is not None
 
 
 async def yield_once() -> None:
