@@ -14,12 +14,13 @@ except ImportError as error:
         'Kubernetes needs the extra "kubernetes". Install it with: pip install ".[kubernetes]"'
     ) from error
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from typing_extensions import override
 
 from grelmicro.config import env_enabled, load_config
 from grelmicro.errors import SettingsValidationError
-from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT, Provider
+from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT
+from grelmicro.providers._configured import ConfiguredProvider, ProviderConfig
 from grelmicro.providers._here import Here
 from grelmicro.providers._kubernetes.access import connect, describe
 from grelmicro.providers._kubernetes.api import LeaseApi
@@ -46,10 +47,8 @@ _CHECKED = "grelmicro-check"
 Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
 
 
-class KubernetesConfig(BaseModel):
+class KubernetesConfig(ProviderConfig):
     """Which API server to use, in which namespace, and how long a call may take. Frozen; holds no secret."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     kubeconfig: Path | None = None
     """The kubeconfig file. Without one: `KUBECONFIG`, else the cluster that this pod runs in, else
@@ -62,7 +61,7 @@ class KubernetesConfig(BaseModel):
     """Seconds that one call may take, repeated requests included. Each request may take half of that."""
 
 
-class KubernetesProvider(Provider):
+class KubernetesProvider(ConfiguredProvider[KubernetesConfig]):
     """A Kubernetes API server, with settings from keywords, then `KUBERNETES_KUBECONFIG`, `_CONTEXT` etc.
 
     Needs the verbs get, create and update on leases.coordination.k8s.io in its namespace, and delete and list
@@ -75,6 +74,7 @@ class KubernetesProvider(Provider):
     """
 
     vendor: ClassVar[str] = "kubernetes"
+    _config_class: ClassVar[type[KubernetesConfig]] = KubernetesConfig
 
     def __init__(
         self,
@@ -114,19 +114,6 @@ class KubernetesProvider(Provider):
         self._exchange: Exchange
 
     @classmethod
-    def from_config(cls, config: KubernetesConfig) -> Self:
-        """Build one from a ready configuration; the environment is not read.
-
-        Raises:
-            TypeError: the configuration is of another class.
-        """
-        if not isinstance(config, KubernetesConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"config: expected a KubernetesConfig, not a {type(config).__name__}")
-        self = cls.__new__(cls)
-        self._set_up(config)
-        return self
-
-    @classmethod
     def from_client(
         cls,
         client: ApiClient,
@@ -153,19 +140,9 @@ class KubernetesProvider(Provider):
         return self
 
     @property
-    def config(self) -> KubernetesConfig:
-        """The settings in force."""
-        return self._config
-
-    @property
     def namespace(self) -> str:
         """Where the Leases are, unless an adapter says otherwise."""
         return self._config.namespace
-
-    @property
-    @override
-    def call_timeout(self) -> float:
-        return self._config.call_timeout
 
     @property
     @override

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import TYPE_CHECKING, ClassVar, Self
 
 try:
@@ -15,9 +14,10 @@ except ImportError as error:
 
 from typing_extensions import override
 
-from grelmicro.config import env_enabled, load_config
+from grelmicro.config import load_config
 from grelmicro.errors import OutOfContextError, SettingsValidationError
-from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT, Provider
+from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT
+from grelmicro.providers._configured import ConfiguredProvider, load_addressed
 from grelmicro.providers._postgres.config import PLACE, PostgresConfig
 from grelmicro.providers._postgres.connections import Connections
 from grelmicro.providers._postgres.resets import Resets
@@ -41,7 +41,7 @@ __all__ = ["PostgresConfig", "PostgresProvider"]
 _CREDENTIALS = frozenset({"user", "password"})
 
 
-class PostgresProvider(Provider):
+class PostgresProvider(ConfiguredProvider[PostgresConfig]):
     """PostgreSQL. Settings come from keywords, then `POSTGRES_URL`, or `POSTGRES_HOST`, `POSTGRES_PORT` etc.
 
     A keyword or variable with a URL outdoes the variables for its parts. Its connections, at most
@@ -54,6 +54,7 @@ class PostgresProvider(Provider):
     """
 
     vendor: ClassVar[str] = "postgres"
+    _config_class: ClassVar[type[PostgresConfig]] = PostgresConfig
 
     def __init__(
         self,
@@ -83,16 +84,15 @@ class PostgresProvider(Provider):
             "pool_idle_timeout": pool_idle_timeout,
             "transaction_pooling": transaction_pooling,
         }
-        given = {name for name, value in keywords.items() if value is not None}
-        ignore: frozenset[str] = frozenset()
-        if "url" in given:
-            ignore = PLACE | _CREDENTIALS
-        elif given & PLACE:
-            ignore = frozenset({"url"})
-        elif env_enabled(env_load) and os.environ.get(f"{env_prefix}URL"):
-            ignore = PLACE | _CREDENTIALS
         self._set_up(
-            load_config(PostgresConfig, keywords, env_prefix=env_prefix, env_load=env_load, env_ignore=ignore)
+            load_addressed(
+                PostgresConfig,
+                keywords,
+                place=PLACE,
+                credentials=_CREDENTIALS,
+                env_prefix=env_prefix,
+                env_load=env_load,
+            )
         )
 
     def _set_up(self, config: PostgresConfig, pool: Pool | None = None, *, own: bool = True) -> None:
@@ -103,19 +103,6 @@ class PostgresProvider(Provider):
         self._connections: Connections | None = None
         self._subscriptions: list[PostgresSubscription] = []
         self._where = f"PostgreSQL at {config.masked_url}" if pool is None else "PostgreSQL"
-
-    @classmethod
-    def from_config(cls, config: PostgresConfig) -> Self:
-        """Build one from a ready configuration; the environment is not read.
-
-        Raises:
-            TypeError: the configuration is of another class.
-        """
-        if not isinstance(config, PostgresConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"config: expected a PostgresConfig, not a {type(config).__name__}")
-        self = cls.__new__(cls)
-        self._set_up(config)
-        return self
 
     @classmethod
     def from_client(
@@ -141,16 +128,6 @@ class PostgresProvider(Provider):
         config = load_config(PostgresConfig, {"call_timeout": call_timeout}, env_prefix="", env_load=False)
         self._set_up(config, client, own=own)
         return self
-
-    @property
-    def config(self) -> PostgresConfig:
-        """The settings in force."""
-        return self._config
-
-    @property
-    @override
-    def call_timeout(self) -> float:
-        return self._config.call_timeout
 
     @property
     @override

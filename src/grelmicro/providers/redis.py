@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 try:
@@ -11,12 +9,14 @@ try:
 except ImportError as error:
     raise ImportError('Redis needs the extra "redis". Install it with: pip install ".[redis]"') from error
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 from typing_extensions import override
 
-from grelmicro.config import env_enabled, load_config, mask_url
-from grelmicro.errors import OutOfContextError, ProviderError, SettingsValidationError
-from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT, Provider
+from grelmicro.config import load_config, mask_url
+from grelmicro.errors import ProviderError, SettingsValidationError
+from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT
+from grelmicro.providers._configured import ConfiguredProvider, ProviderConfig, load_addressed
+from grelmicro.providers._here import Here
 from grelmicro.providers._redis.address import Address, parse_address
 from grelmicro.providers._redis.cluster import ClusterDispatcher
 from grelmicro.providers._redis.dispatch import Dispatcher, SingleDispatcher
@@ -50,10 +50,8 @@ def _no_bool(value: object) -> object:
     return value
 
 
-class RedisConfig(BaseModel):
+class RedisConfig(ProviderConfig):
     """Where Redis is, in a URL or in parts, and how long a call may take. Frozen; shows no secret."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     url: Annotated[SecretStr, AfterValidator(_checked_url)] | None = None
     """`redis://`, `rediss://` (TLS), `unix://`, `redis+sentinel://h1:26379,h2:26379/mymaster/0` or
@@ -97,7 +95,7 @@ class RedisConfig(BaseModel):
         return mask_url(self.url.get_secret_value()).partition("?")[0]
 
 
-class RedisProvider(Provider):
+class RedisProvider(ConfiguredProvider[RedisConfig]):
     """Redis or Valkey, with settings from keywords, then `REDIS_URL`, or `REDIS_HOST`, `REDIS_PORT` etc.
 
     A URL outdoes the variables for its parts. All calls share one connection (in a cluster: one to each
@@ -110,6 +108,7 @@ class RedisProvider(Provider):
     """
 
     vendor: ClassVar[str] = "redis"
+    _config_class: ClassVar[type[RedisConfig]] = RedisConfig
 
     def __init__(
         self,
@@ -133,16 +132,15 @@ class RedisProvider(Provider):
             "password": password,
             "call_timeout": call_timeout,
         }
-        given = {name for name, value in keywords.items() if value is not None}
-        ignore: frozenset[str] = frozenset()
-        if "url" in given:
-            ignore = _PLACE | _CREDENTIALS
-        elif given & _PLACE:
-            ignore = frozenset({"url"})
-        elif env_enabled(env_load) and os.environ.get(f"{env_prefix}URL"):
-            ignore = _PLACE | _CREDENTIALS
         self._set_up(
-            load_config(RedisConfig, keywords, env_prefix=env_prefix, env_load=env_load, env_ignore=ignore)
+            load_addressed(
+                RedisConfig,
+                keywords,
+                place=_PLACE,
+                credentials=_CREDENTIALS,
+                env_prefix=env_prefix,
+                env_load=env_load,
+            )
         )
 
     def _set_up(self, config: RedisConfig, client: Any = None, *, own: bool = True) -> None:
@@ -153,22 +151,8 @@ class RedisProvider(Provider):
         self._client: Any = None
         self._dispatcher: Dispatcher
         self._subscriptions: list[RedisSubscription] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pid = 0
+        self._here: Here | None = None
         self._where = f"Redis at {config.masked_url}" if client is None else "Redis"
-
-    @classmethod
-    def from_config(cls, config: RedisConfig) -> Self:
-        """Build one from a ready configuration; the environment is not read.
-
-        Raises:
-            TypeError: the configuration is of another class.
-        """
-        if not isinstance(config, RedisConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"config: expected a RedisConfig, not a {type(config).__name__}")
-        self = cls.__new__(cls)
-        self._set_up(config)
-        return self
 
     @classmethod
     def from_client(
@@ -194,16 +178,6 @@ class RedisProvider(Provider):
         config = load_config(RedisConfig, {"call_timeout": call_timeout}, env_prefix="", env_load=False)
         self._set_up(config, client, own=own)
         return self
-
-    @property
-    def config(self) -> RedisConfig:
-        """The settings in force."""
-        return self._config
-
-    @property
-    @override
-    def call_timeout(self) -> float:
-        return self._config.call_timeout
 
     @property
     @override
@@ -253,11 +227,7 @@ class RedisProvider(Provider):
 
     @override
     async def _open(self, stack: AsyncExitStack) -> None:
-        try:
-            self._loop = asyncio.get_running_loop()
-        except RuntimeError:
-            raise OutOfContextError("RedisProvider runs on asyncio only") from None
-        self._pid = os.getpid()
+        self._here = Here("RedisProvider")
         if self._given_client is None:
             self._client = self._config.address.client(self.call_timeout, stack)
         else:
@@ -283,20 +253,8 @@ class RedisProvider(Provider):
 
     def _require_here(self) -> None:
         self._require_open()
-        if os.getpid() != self._pid:
-            raise OutOfContextError(
-                "RedisProvider was opened before this process was forked, and a connection cannot be shared: "
-                "open a provider in the child instead"
-            )
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False
-        if not here:
-            raise OutOfContextError(
-                "RedisProvider was opened on another event loop: use it there (from a thread: through "
-                "from_thread), or open another one here"
-            )
+        if self._here is not None:
+            self._here.require()
 
     def __repr__(self) -> str:
         if self._given_client is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 from urllib.parse import parse_qs, quote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from grelmicro.config import mask_url
 from grelmicro.providers._base import DEFAULT_CALL_TIMEOUT
+from grelmicro.providers._configured import ProviderConfig
 from grelmicro.types import Seconds
 
 PLACE = frozenset({"host", "port", "db"})
@@ -42,10 +43,8 @@ def _no_bool(value: object) -> object:
     return value
 
 
-class PostgresConfig(BaseModel):
+class PostgresConfig(ProviderConfig):
     """Where PostgreSQL is, in a URL or in parts, and how it is spoken to. Frozen; shows no secret."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     url: Annotated[SecretStr, AfterValidator(_checked_url)] | None = None
     """`postgresql://user:password@host:5432/database`, or `postgres://…`, with asyncpg's options in the query

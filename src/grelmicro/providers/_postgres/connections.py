@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 
 from grelmicro.errors import OutOfContextError
+from grelmicro.providers._here import Here
 from grelmicro.providers._postgres.sending import Sending, is_closed, is_lost, terminate
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Connections:
         self.call_timeout = call_timeout
         self.where = where
         self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
+        self._here = Here("PostgresProvider")
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = 0
         self._generation = 0
@@ -64,20 +64,7 @@ class Connections:
         Raises:
             OutOfContextError: this is another event loop, no event loop, or a forked child.
         """
-        if os.getpid() != self._pid:
-            raise OutOfContextError(
-                "PostgresProvider was opened before this process was forked, and a connection cannot be "
-                "shared: open a provider in the child instead"
-            )
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False
-        if not here:
-            raise OutOfContextError(
-                "PostgresProvider was opened on another event loop: use it there (from a thread: through "
-                "from_thread), or open another one here"
-            )
+        self._here.require()
         if self._closing:
             raise OutOfContextError("PostgresProvider is being closed")
 
