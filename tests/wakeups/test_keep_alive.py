@@ -170,15 +170,29 @@ async def test_max_hold_duration_bounds_it(backend, make):
         await anyio.sleep(4.4 * LEASE)
 
 
-async def test_a_holder_that_extends_by_itself_is_not_cut_short_before_max_hold_duration(backend):
-    lock = make_lock(backend, max_hold_duration=1.5 * LEASE)
+@pytest.mark.parametrize("own_extension", [0.3, 0.9], ids=["before the first", "later"])
+async def test_a_holder_that_extends_too_is_not_cut_short_before_max_hold_duration(backend, own_extension):
+    lock = make_lock(backend, max_hold_duration=1.2 * LEASE)
     start = current_time()
     with pytest.raises(LockNotOwnedError):
         async with lock:
-            await anyio.sleep(0.9 * LEASE)
+            await anyio.sleep(own_extension * LEASE)
             await lock.extend()
             await anyio.sleep_forever()
-    assert current_time() - start == pytest.approx(1.5 * LEASE, abs=0.1)
+    assert current_time() - start == pytest.approx(1.2 * LEASE, abs=0.1)
+
+
+@both
+async def test_an_extension_unheard_of_may_have_shortened_the_lease(backend, make):
+    lock = make(backend)
+    start = current_time()
+    with pytest.raises(LockNotOwnedError):
+        async with lock:
+            await anyio.wait_all_tasks_blocked()
+            await lock.reconfigure(lock.config.model_copy(update={"lease_duration": LEASE / 10}))
+            backend.fail["acquire"] = [("after", ConnectionError())] + [ConnectionError()] * 1000
+            await anyio.sleep_forever()
+    assert current_time() - start < LEASE
 
 
 async def test_a_bare_acquire_is_left_alone(backend):

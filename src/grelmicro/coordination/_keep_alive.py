@@ -87,8 +87,6 @@ class KeepAlive:
             if rest <= self._lease.left():
                 self._scope.deadline = self._end
                 return
-            # Whatever becomes of the request, it may shorten what was left.
-            self._scope.deadline = min(self._scope.deadline, current_time() + duration)
             try:
                 await self._renew(min(duration, rest))
             except LockNotOwnedError:
