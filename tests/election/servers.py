@@ -35,7 +35,11 @@ def provider_for(url: str, **settings: Any) -> Provider:
 
 
 class Worker:
-    """A process that runs `tests.election.worker` and what it has reported."""
+    """A process that runs a module and what it has reported."""
+
+    module = "tests.election.worker"
+    exit_code = 0
+    """After a graceful stop."""
 
     def __init__(self, url: str, name: str, **orders: Any) -> None:
         self.events: list[dict[str, Any]] = []
@@ -44,7 +48,7 @@ class Worker:
             [
                 sys.executable,
                 "-m",
-                "tests.election.worker",
+                self.module,
                 json.dumps({"url": url, "name": name, **orders}),
             ],
             cwd=ROOT,
@@ -99,7 +103,7 @@ class Worker:
     def stop(self) -> None:
         """Stop it gracefully and wait for its end."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(20) == 0, "".join(self.errors)
+        assert self.process.wait(20) == self.exit_code, "".join(self.errors)
         for reader in self._readers:
             reader.join()
 
@@ -136,12 +140,14 @@ def concurrently(scenario: Callable[..., None], *choices: list[Any]) -> None:
 
 
 @contextmanager
-def workers(url: str, name: str, **settings: Any) -> Iterator[Callable[..., Worker]]:
+def workers(
+    url: str, name: str, *, of: type[Worker] = Worker, **settings: Any
+) -> Iterator[Callable[..., Worker]]:
     """Give a function that starts workers, and end them all."""
     started: list[Worker] = []
 
     def start(**orders: Any) -> Worker:
-        worker = Worker(url, name, **{"settings": settings, **orders})
+        worker = of(url, name, **{"settings": settings, **orders})
         started.append(worker)
         return worker
 
