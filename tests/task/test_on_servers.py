@@ -88,10 +88,10 @@ async def test_a_thousand_ticks(url, unique):
 
 
 async def test_one_replica_alone_misses_no_tick(url, unique):
-    runs, (tasks,) = await shifted(url, unique, seconds=0.05, phases=(0,), total=1.5)
-    assert len(runs.starts) >= 10  # the machine may be busy, and each tick waits for the one before
+    runs, (tasks,) = await shifted(url, unique, seconds=0.25, phases=(0,), total=2.5)
+    assert len(runs.starts) >= 5  # the machine may be busy, and each tick waits for the one before
     assert dict(tasks.tasks[0].counts.outcomes) == {"success": len(runs.starts)}
-    assert min(runs.gaps) >= 0.05
+    assert min(runs.gaps) >= 0.25
 
 
 async def test_ticks_are_not_run_while_the_server_is_away_and_the_first_one_after_it_is_back_runs(

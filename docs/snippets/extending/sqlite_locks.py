@@ -64,7 +64,7 @@ class SqliteLocks:
         return await to_thread.run_sync(partial(self._run, sql, duration, **values))
 
     def _run(self, sql: str, duration: float = 0, **values: str) -> Any:
-        with closing(sqlite3.connect(self._path, self.call_timeout)) as file:
+        with closing(sqlite3.connect(self._path, timeout=self.call_timeout)) as file:
             file.isolation_level = None  # transactions begin where we say
             file.execute("PRAGMA synchronous = OFF")
             file.execute("BEGIN IMMEDIATE")

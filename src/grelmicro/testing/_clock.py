@@ -54,6 +54,10 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     meet a timeout that real time would not have brought.
     """
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002
+        """Wait for the executor's threads as long as that takes: a virtual timeout would be over at once."""
+        await super().shutdown_default_executor()
+
     def __init__(self) -> None:
         self._now = 0.0
         self._executing = 0
