@@ -99,7 +99,7 @@ def test_interrupted_it_ends_everything_that_it_started(unique, number):
         for line in process.stdout:
             if "counts" in line:
                 break
-        assert len(left_behind(unique)) >= 4  # itself, the workers, the server
+        assert len(left_behind(unique)) >= 3  # itself, the server, and a worker at least
         process.send_signal(number)
         _, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
