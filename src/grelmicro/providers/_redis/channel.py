@@ -132,9 +132,8 @@ class Channel:
             self._lost = self._lost or error
         finally:
             self._connection = None
-            reader.cancel()
             try:
-                await asyncio.wait([reader])
+                await end(reader)
             finally:
                 await discard(connection)
         lost = LostError()
