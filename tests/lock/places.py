@@ -105,7 +105,6 @@ class ServerPlace:
                     yield backend, proxy
                 finally:  # closing waits for what is under way
                     proxy.heal()
-                    proxy.cut()
 
 
 class PretendNetwork:
